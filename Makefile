@@ -1,0 +1,44 @@
+# Every target builds its own environment from nothing: Python 3.11 or newer and make are all it takes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: test lint format docs bench demo clean
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 tests
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/solvers.py
+
+demo: $(VENV)/.dev
+	$(BIN)/python -m resolvent demo --out build/demo
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt $(VENV)/.dev
+	$(PIP) -e ".[docs]"
+	@touch $@

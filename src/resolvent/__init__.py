@@ -1,0 +1,3 @@
+"""Implicit residual networks in PyTorch."""
+
+__version__ = "0.1.0"
