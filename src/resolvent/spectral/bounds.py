@@ -1,0 +1,121 @@
+"""Certified upper bounds on operator norms: what the power method, an estimate from below, cannot give.
+
+| layer | method | |
+|---|---|---|
+| Linear | singular values | exact |
+| convolution that keeps a torus: circular 'same' padding, the stride a divisor of the size (or 1x1) | Fourier | exact |
+| convolution with zeros around, ConvTranspose | Fourier on a larger torus, Schur's test | bound |
+| convolution with reflected, replicated or other circular padding | as above times the norm of the padding | bound |
+
+Exact means up to the rounding of float64, in which all of this is computed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .operators import Convolution, Dense, Shape, TransposedConvolution, layer_operator
+
+
+class NormBound(NamedTuple):
+    """An upper bound on the norm of a linear map, whether it is the norm itself, and how it was found."""
+
+    value: float
+    exact: bool
+    method: str
+
+
+def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None) -> NormBound:
+    """Bound the l2 norm of the linear map of a layer from above, with certainty.
+
+    Arguments:
+        layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d, parametrized or not.
+        input_shape: shape of one sample, without the batch; a Linear layer needs none.
+
+    Returns:
+        The bound; `exact` says whether it is the norm itself, `method` is "svd", "fourier" or "schur".
+    """
+    operator = layer_operator(layer, input_shape)
+    with torch.no_grad():
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        weight = weight.double()
+        if isinstance(operator, Dense):
+            return NormBound(float(torch.linalg.matrix_norm(weight, 2)), True, "svd")
+        if isinstance(operator, TransposedConvolution):
+            operator = operator.forward_map  # a map and its transpose have the same norm
+        assert isinstance(operator, Convolution)
+        return _convolution_bound(operator, weight)
+
+
+def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> float:
+    """Bound the norm of a linear map without negative entries by Schur's test.
+
+        |A|_2^2 <= |A|_1 |A|_inf = max(A^T 1) max(A 1)
+
+    Arguments:
+        A: a linear map of tensors (1, *input_shape), differentiable, with non-negative entries.
+        input_shape: shape of one sample.
+    """
+    with torch.enable_grad():
+        ones = torch.ones(1, *input_shape, dtype=torch.float64, requires_grad=True)
+        rows = A(ones)
+        (columns,) = torch.autograd.grad(rows.sum(), ones)
+    return math.sqrt(float(rows.detach().max()) * float(columns.max()))
+
+
+def _convolution_bound(conv: Convolution, weight: Tensor) -> NormBound:
+    sizes = conv.input_shape[1:]
+    reach = tuple(d * (k - 1) for d, k in zip(conv.dilation, weight.shape[2:], strict=True))
+    padded = any(sum(pair) for pair in conv.padding)
+    keeps_torus = all(sum(pair) == r for pair, r in zip(conv.padding, reach, strict=True))
+    divides = all(n % s == 0 for n, s in zip(sizes, conv.stride, strict=True))
+    if keeps_torus and divides and (conv.padding_mode == "circular" or not padded):
+        return NormBound(_torus_norm(conv, weight, sizes), True, "fourier")
+
+    if conv.padding_mode == "zeros":
+        # On a torus with room for the padding on one side no kernel reads across the seam: the map is a part of the
+        # one on the torus, first extending by zeros and last leaving out some outputs.
+        torus = tuple(n + max(pair) for n, pair in zip(sizes, conv.padding, strict=True))
+        fourier = _torus_norm(conv, weight, torus)
+    else:
+        torus = tuple(n + sum(pair) for n, pair in zip(sizes, conv.padding, strict=True))
+        fourier = _padding_norm(conv) * _torus_norm(conv, weight, torus)
+    # Padding may add several kernel entries into one entry of the map; |weight| bounds the modulus of the sum.
+    schur = schur_bound(lambda x: conv(weight.abs().to(x), x), conv.input_shape)
+    return NormBound(min(fourier, schur), False, "fourier" if fourier <= schur else "schur")
+
+
+def _torus_norm(conv: Convolution, weight: Tensor, sizes: Shape) -> float:
+    """Norm of the circular convolution on a torus of these sizes, rounded up to multiples of the stride.
+
+    The Fourier transform turns it into one small matrix for each frequency. A stride s folds s frequencies into one:
+    their matrices stand side by side, divided by sqrt(s).
+    """
+    torus = tuple(-(-n // s) * s for n, s in zip(sizes, conv.stride, strict=True))
+    kernel = weight.reshape(conv.groups, -1, *weight.shape[1:])
+    for dim, (n, d) in enumerate(zip(torus, conv.dilation, strict=True), start=3):
+        places = torch.arange(kernel.shape[dim], device=kernel.device) * d % n
+        shape = (*kernel.shape[:dim], n, *kernel.shape[dim + 1 :])
+        kernel = kernel.new_zeros(shape).index_add(dim, places, kernel)
+    dims = len(torus)
+    symbol = torch.fft.fftn(kernel, dim=tuple(range(3, 3 + dims)))
+
+    folded = [length for n, s in zip(torus, conv.stride, strict=True) for length in (s, n // s)]
+    symbol = symbol.reshape(*symbol.shape[:3], *folded)  # groups, out, in, then (alias, frequency) for each dimension
+    aliases = [3 + 2 * i for i in range(dims)]
+    frequencies = [4 + 2 * i for i in range(dims)]
+    symbol = symbol.permute(0, *frequencies, 1, 2, *aliases).flatten(dims + 2)
+    norms = torch.linalg.matrix_norm(symbol, 2)
+    return float(norms.max()) / math.sqrt(math.prod(conv.stride))
+
+
+def _padding_norm(conv: Convolution) -> float:
+    """Norm of the padding alone: it copies entries, so P^T P is diagonal and counts the copies."""
+    with torch.enable_grad():
+        x = torch.zeros(1, *conv.input_shape, dtype=torch.float64, requires_grad=True)
+        (copies,) = torch.autograd.grad(conv.pad(x).sum(), x)
+    return math.sqrt(float(copies.max()))

@@ -1,0 +1,139 @@
+"""Spectral normalisation of the weight of a layer by the norm of the map that the layer applies."""
+
+import math
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .operators import LayerOperator, layer_operator
+from .power import generic_vector, operator_norm, power_iteration
+
+
+class _Seen(NamedTuple):
+    """The weight for which the singular vector was last advanced."""
+
+    weight: weakref.ref[Tensor]
+    version: int
+    converged: bool
+
+
+class SpectralNorm(nn.Module):
+    """The parametrization which `spectral_norm` registers; it keeps the leading singular vector in `vector`.
+
+    The vector moves only when the weight has changed, never because the weight was read: between two steps of an
+    optimiser all evaluations of a layer, forward and backward, see the same norm. In a functional call and within
+    transforms of `torch.func` weight and vector are both given from outside, and nothing is stored.
+    """
+
+    vector: Tensor
+
+    def __init__(
+        self, operator: LayerOperator, weight: Tensor, bound: float, power_iterations: int, always: bool
+    ) -> None:
+        super().__init__()
+        self.operator = operator
+        self.bound = bound
+        self.power_iterations = power_iterations
+        self.always = always
+        start = generic_vector((1, *operator.input_shape), dtype=torch.float64)
+        self.register_buffer("vector", (start / start.norm()).to(weight))
+        self._seen: _Seen | None = None
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.autocast(weight.device.type, enabled=False):
+            if isinstance(weight, nn.Parameter):
+                self._follow(weight)
+            # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
+            ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, self.vector)) / self.bound
+        smallest = torch.finfo(ratio.dtype).tiny if self.always else 1.0
+        return weight / ratio.clamp(min=smallest)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Take a weight assigned to the layer as it is; its norm is measured when it is next read."""
+        self._seen = None
+        return weight
+
+    def extra_repr(self) -> str:
+        return f"bound={self.bound}, power_iterations={self.power_iterations}, always={self.always}"
+
+    def _follow(self, weight: Tensor) -> None:
+        """Advance the vector if the weight has changed since it was last seen."""
+        seen = self._seen if self._seen is not None and self._seen.weight() is weight else None
+        if seen is not None and seen.version == weight._version and (seen.converged or self.training):
+            return
+        one_step_behind = seen is not None and self.training
+        # A vector born in inference mode could never again take part in a backward pass.
+        with torch.inference_mode(False):
+            A = partial(self.operator, weight.detach())
+            if one_step_behind:
+                _, vector = power_iteration(A, self.vector, self.power_iterations)
+            else:
+                # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
+                generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
+                _, vector = operator_norm(A, self.vector + generic / generic.norm())
+        # A new tensor, not an update in place: a graph that is still to be run backward holds the old one.
+        self.vector = vector
+        self._seen = _Seen(weakref.ref(weight), weight._version, converged=not one_step_behind)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._seen = None
+
+
+def spectral_norm(
+    layer: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    bound: float = 1.0,
+    power_iterations: int = 1,
+    always: bool = False,
+) -> nn.Module:
+    """Keep the norm of a layer's linear map within a bound, in place.
+
+        W -> W / max(1, |W| / bound)       or, if `always`,      W -> W bound / |W|
+
+    |W| is the l2 operator norm of what the layer applies to samples of `input_shape`, with its stride, padding, padding
+    mode, dilation and groups, and not that of the weight reshaped to a matrix, which may be several times smaller.
+
+    The norm is measured in full before first use, after `load_state_dict` and, in evaluation mode, whenever the weight
+    has changed: then the bound holds to a relative 1e-6 (float32: 4e-6). In training mode each change of the weight is
+    followed by `power_iterations` steps of the power method, which lag behind when singular values cross: with one step
+    and Adam we saw norms within 0.1 % of the bound at a learning rate of 1e-3, up to 20 % above it at 1e-2 (7 % with
+    five steps). A change is recognised by autograd's count of in-place changes, which writing to `weight.data` escapes.
+
+    First derivatives through the normalised weight are exact where the largest singular value is simple and the
+    vector has converged. Second derivatives with respect to the weight take the singular vector for a constant.
+
+    Arguments:
+        layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d.
+        input_shape: shape of one sample, without the batch; a Linear layer needs none.
+        bound: the largest norm allowed.
+        power_iterations: steps of the power method for each change of the weight in training mode.
+        always: divide also when the norm is below the bound.
+
+    Returns:
+        The same layer, its weight parametrized; `torch.nn.utils.parametrize.cached()` spares repeated evaluations.
+
+    Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.
+    """
+    if not (math.isfinite(bound) and bound > 0):
+        raise ValueError(f"bound must be a positive number, got {bound}")
+    if power_iterations < 1:
+        raise ValueError(f"power_iterations must be at least 1, got {power_iterations}")
+    operator = layer_operator(layer, input_shape)
+    if parametrize.is_parametrized(layer, "weight"):
+        raise ValueError(
+            f"the weight of {type(layer).__name__} is parametrized already: remove that parametrization, or normalise "
+            "first, since the norm of a computed weight cannot be followed"
+        )
+    weight = layer.weight
+    if not isinstance(weight, nn.Parameter):
+        raise ValueError(f"the weight of {type(layer).__name__} is a {type(weight).__name__}, not an nn.Parameter")
+    parametrize.register_parametrization(
+        layer, "weight", SpectralNorm(operator, weight, float(bound), power_iterations, always)
+    )
+    return layer
