@@ -1,3 +1,56 @@
-"""Implicit residual networks in PyTorch."""
+"""Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
+
+from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent.core.problem import Problem, Rowwise
+from resolvent.core.solution import Solution, Status, Work
+from resolvent.core.solver import Solver, State
+from resolvent.core.stopping import Stopping
+from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
+from resolvent.solvers.anderson import Anderson
+from resolvent.solvers.auto import Auto
+from resolvent.solvers.bicgstab import BiCGStab
+from resolvent.solvers.broyden import Broyden
+from resolvent.solvers.dense import DenseLU
+from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
+from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.newton import Chord, Newton
+from resolvent.solvers.newton_krylov import NewtonKrylov
+from resolvent.solvers.picard import Neumann, Picard
+from resolvent.solvers.resolve import resolve
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "GMRES",
+    "LBFGS",
+    "Adjoint",
+    "Anderson",
+    "Auto",
+    "BiCGStab",
+    "Broyden",
+    "Chord",
+    "ConjugateGradient",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "DenseLU",
+    "DerivativeOrderError",
+    "GradientDescent",
+    "ImplicitAdjoint",
+    "Neumann",
+    "NeumannAdjoint",
+    "Newton",
+    "NewtonKrylov",
+    "OneStepAdjoint",
+    "Picard",
+    "Problem",
+    "ResolventError",
+    "Rowwise",
+    "Solution",
+    "Solver",
+    "State",
+    "Status",
+    "Stopping",
+    "UnrolledAdjoint",
+    "Work",
+    "resolve",
+]

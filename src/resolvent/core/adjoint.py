@@ -1,0 +1,231 @@
+"""How a solution is differentiated: exactly, approximately, or through the iterations."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.core.failure import POLICIES, report
+from resolvent.core.inverse import Inverse, InverseMap
+from resolvent.core.iterate import solve
+from resolvent.core.linear_problem import LinearProblem
+from resolvent.core.linearization import Linearization
+from resolvent.core.problem import Problem
+from resolvent.core.solution import Solution, Work
+from resolvent.core.solver import Solver
+from resolvent.core.stopping import Stopping
+from resolvent.core.transforms import ClosedOver, forward_mode, transforming
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an adjoint knows of the forward solve.
+
+    Attributes:
+        problem: attached to the graph of b and tau.
+        solve: runs the solver on a problem.
+        solver: the solver that it runs.
+        stopping, on_failure: the user's choices, which the backward solve inherits.
+    """
+
+    problem: Problem
+    solve: Callable[[Problem], Solution]
+    solver: Solver
+    stopping: Stopping
+    on_failure: str
+
+
+class Adjoint(ABC):
+    """A way to differentiate the solution of w = b + tau F(w)."""
+
+    @abstractmethod
+    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
+        """The solution of the context's problem, and its value with derivatives attached."""
+
+
+@dataclass(frozen=True)
+class UnrolledAdjoint(Adjoint):
+    """Differentiates through every iteration of the solver.
+
+    The memory grows with the number of iterations and the gradient is only as good as the iterates; it is here as a
+    reference, and for solvers cut short on purpose.
+    """
+
+    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
+        for solver in context.solver.plan(context.problem):
+            if not solver.unrollable:
+                raise ValueError(
+                    f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
+                    "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
+                )
+        solution = context.solve(context.problem)
+        return solution, solution.value
+
+
+class AttachedAdjoint(Adjoint):
+    """Solves without a graph, then attaches derivatives at the solution through A^{-1}, A = I - tau F'(w).
+
+    What varies is how the linear systems with A and its transpose are solved.
+    """
+
+    order: int = 1
+
+    @abstractmethod
+    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+        """The solution, or an approximation to it, of a system with A or its transpose."""
+
+    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
+        with torch.no_grad():
+            solution = context.solve(context.problem.detach())
+        if not (torch.is_grad_enabled() or forward_mode() or transforming()):
+            return solution, solution.value
+        return solution, self._attach(context, solution)
+
+    def _attach(self, context: Context, solution: Solution) -> Tensor:
+        problem, w = context.problem, solution.value.detach()
+        tensors: Sequence[Tensor]
+        if transforming():
+            image = problem.evaluate(w)
+            tensors, solve_at = self._close(context, w)
+        else:
+            linearization = Linearization(problem.detach(), w, solution.matrix)
+            image = linearization.image
+            tensors, solve_at = (), self._solve_with(context, linearization)
+            if not (forward_mode() or _depends_beyond(problem, linearization)):
+                return solution.value
+        inverse = InverseMap(solve_at, self.order)
+        value: Tensor = Inverse.apply(inverse, problem.b + problem.tau * image - w, w, *tensors)
+        for _ in range(1, self.order):
+            value = Inverse.apply(inverse, problem.defect(value), w, *tensors) + (value - w)
+        return value
+
+    def _solve_with(
+        self, context: Context, linearization: Linearization
+    ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
+        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
+            # The backward pass keeps an account of its own.
+            linearization.work = Work()
+            with torch.no_grad():
+                return self.solve_linear(context, LinearProblem.of(linearization, x, transposed))
+
+        return solve_at
+
+    def _close(
+        self, context: Context, w: Tensor
+    ) -> tuple[Sequence[Tensor], Callable[[Tensor, bool, Sequence[Tensor]], Tensor]]:
+        """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
+        problem = context.problem.detach()
+        function = ClosedOver(problem.function, w.to(problem.argument_dtype))
+        tau = torch.as_tensor(problem.tau, device=w.device)
+        # Zero in place of no linear part, because everything that goes through the Function has to be a tensor.
+        c = torch.as_tensor(0.0 if problem.linear_part is None else problem.linear_part, device=w.device)
+
+        def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
+            w, tau, c, *closed = tensors
+            at = replace(problem, function=function.bind(closed), b=w, tau=tau, linear_part=c, work=Work())
+            with torch.no_grad():
+                return self.solve_linear(context, LinearProblem.of(Linearization(at, w), x, transposed))
+
+        return (w, tau, c.detach(), *(tensor.detach() for tensor in function.tensors)), solve_at
+
+
+@dataclass(frozen=True)
+class ImplicitAdjoint(AttachedAdjoint):
+    """Exact derivatives by the implicit function theorem: with A = I - tau F'(w) and a cotangent g of w,
+
+        A^T u = g,   grad_b = u,   grad_tau = <F(w), u>,   grad_gamma = tau (dF/dgamma)^T u.
+
+    Memory does not depend on the number of iterations: one evaluation of F is stored, as for an explicit layer.
+
+    Arguments:
+        solver: for the linear systems, e.g. `GMRES()`; None lets the forward solver choose: `DenseLU` for few
+            unknowns, with the matrix that Newton has left, and `GMRES` otherwise.
+        order: how many derivatives have to be exact. Each costs one more evaluation of F that is stored; a derivative
+            beyond it raises `DerivativeOrderError`.
+        stopping: for the linear systems, which are judged by rtol alone; None takes the rtol of the forward solve.
+        on_failure: "raise", "warn" or "ignore"; None takes that of the forward solve.
+        callback: called with the `Solution` of every backward solve.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, section on backpropagation.
+    """
+
+    solver: Solver | None = None
+    order: int = 1
+    stopping: Stopping | None = None
+    on_failure: str | None = None
+    callback: Callable[[Solution], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
+            raise ValueError(f"order counts the exact derivatives and must be 1 or more, got {self.order!r}.")
+        if self.solver is not None and not isinstance(self.solver, Solver):
+            raise ValueError(f"solver must be a solver such as rs.GMRES(), or None, got {self.solver!r}.")
+        if self.stopping is not None and not isinstance(self.stopping, Stopping):
+            raise ValueError(f"stopping must be an rs.Stopping(...), or None, got {self.stopping!r}.")
+        if self.on_failure not in (None, *POLICIES):
+            raise ValueError(f"on_failure must be one of {POLICIES}, or None, got {self.on_failure!r}.")
+
+    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+        solver = self.solver or context.solver.linear_solver(system)
+        stopping = self.stopping or Stopping(rtol=context.stopping.rtol or None)
+        solution = solve(system, solver, stopping, torch.zeros_like(system.b))
+        if self.callback is not None:
+            self.callback(solution)
+        report(system, solution, self.on_failure or context.on_failure, backward=True)
+        return solution.value
+
+
+@dataclass(frozen=True)
+class NeumannAdjoint(AttachedAdjoint):
+    """Approximates A^{-T} g by the first terms of its Neumann series, u_k = u_{k-1} + P (g - A^T u_{k-1}),
+
+    with u_0 = P g and P the division by 1 - tau c of the field's linear part (the identity without one). It neither
+    checks nor needs convergence; the error falls like the contraction factor to the power `terms`. How large it is on
+    a problem of your own, `rs.gradient_error` tells.
+
+    Reference: Reshniak & Webster, section on fpResNet; Geng et al., On training implicit models, 2021.
+    """
+
+    terms: int = 5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.terms, int) or isinstance(self.terms, bool) or self.terms < 0:
+            raise ValueError(f"terms counts products with the Jacobian and must be 0 or more, got {self.terms!r}.")
+
+    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+        u = system.precondition(system.b)
+        for _ in range(self.terms):
+            u = u + system.precondition(system.defect(u))
+        return u
+
+
+@dataclass(frozen=True)
+class OneStepAdjoint(AttachedAdjoint):
+    """Differentiates the last fixed-point step only, as if A were 1 - tau c: no linear solve at all.
+
+    Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
+    """
+
+    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+        return system.precondition(system.b)
+
+
+def _depends_beyond(problem: Problem, linearization: Linearization) -> bool:
+    """Whether the solution depends on anything that requires a gradient: b, tau, or something F closes over.
+
+    The image F(w) always requires one, because its point w was made to, so its graph is searched for another leaf.
+    """
+    if problem.b.requires_grad or (isinstance(problem.tau, Tensor) and problem.tau.requires_grad):
+        return True
+    stack, seen = [linearization.image.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if not node.next_functions and getattr(node, "variable", None) is not linearization.point:
+            return True
+        stack += [parent for parent, _ in node.next_functions]
+    return False

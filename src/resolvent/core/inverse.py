@@ -1,0 +1,117 @@
+"""The autograd function that applies A^{-1}, A = I - tau F'(w), as a constant linear map.
+
+With it a solution w, found by any means and with no graph, becomes differentiable: add A^{-1} of the defect
+b + tau F(w) - w, evaluated with the graph attached. The sum has the value w, and its derivative is that of the
+solution by the implicit function theorem. One such step is exact for first derivatives only, since F saw a detached
+w. Each further step w + A^{-1}(b + tau F(w) - w) with the same constant A makes one more order exact: it is a chord
+Newton iteration in the ring of truncated Taylor series. Differentiating beyond the prepared order raises.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import DerivativeOrderError
+
+
+@dataclass(frozen=True)
+class InverseMap:
+    """A^{-1} or A^{-T} as data for `Inverse`.
+
+    Attributes:
+        solve: (right-hand side, transposed, tensors) to the solution. It has to be a function of `tensors` alone when
+            a `torch.func` transform is running: a Function sees other levels of nesting than its caller.
+        order: how many derivatives of the value are exact; None for a map whose value needs no derivatives of A.
+        transposed: which of the two.
+    """
+
+    solve: Callable[[Tensor, bool, Sequence[Tensor]], Tensor]
+    order: int | None
+    transposed: bool = False
+
+    def forward(self) -> Self:
+        return replace(self, order=None)
+
+    def adjoint(self) -> Self:
+        return replace(self, order=None, transposed=not self.transposed)
+
+
+class Inverse(torch.autograd.Function):
+    """x to A^{-1} x, constant in A. Where `value` is given it is returned in place of A^{-1} x, which is then not
+    computed: at a solution the defect x is zero to tolerance, and `value` is the solution that it is added to."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(inverse: InverseMap, x: Tensor, value: Tensor | None, *tensors: Tensor) -> Tensor:
+        # A view, not a copy: an in-place change of the result is then noticed by the graph that has saved it.
+        return inverse.solve(x, inverse.transposed, tensors) if value is None else value.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        inverse, _, _, *tensors = inputs
+        ctx.inverse = inverse
+        ctx.save_for_backward(output, *tensors)
+        ctx.save_for_forward(output, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        output, *tensors = ctx.saved_tensors
+        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, *tensors)
+        if ctx.inverse.order is not None and torch.is_grad_enabled():
+            u = u + _Limit.apply(output, ctx.inverse.order - 1)
+        return None, u, None, *(None for _ in tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, x: Tensor, *rest: Any) -> Tensor:
+        output, *tensors = ctx.saved_tensors
+        v: Tensor = Inverse.apply(ctx.inverse.forward(), x, None, *tensors)
+        if ctx.inverse.order is not None:
+            v = v + _Limit.apply(output, ctx.inverse.order - 1)
+        return v
+
+
+class _Limit(torch.autograd.Function):
+    """Zero, but to differentiate it more than `remaining` times is an error.
+
+    It stands in for the dependence on the solution that a first derivative with a constant A has lost. Autograd
+    walks through it exactly when that dependence is asked for, and not, say, when a derivative by the cotangent is.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, remaining: int) -> Tensor:
+        return torch.zeros_like(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        value, ctx.remaining = inputs
+        ctx.save_for_backward(value)
+        ctx.save_for_forward(value)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        if ctx.remaining == 0:
+            _refuse()
+        if not torch.is_grad_enabled():
+            return None, None
+        return _Limit.apply(ctx.saved_tensors[0], ctx.remaining - 1), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        if ctx.remaining == 0:
+            _refuse()
+        limit: Tensor = _Limit.apply(ctx.saved_tensors[0], ctx.remaining - 1)
+        return limit
+
+
+def _refuse() -> None:
+    raise DerivativeOrderError(
+        "A derivative of higher order was asked for than the adjoint had prepared, and would have been silently "
+        "wrong. Ask for it in advance: adjoint=rs.ImplicitAdjoint(order=2) makes second derivatives exact, order=k "
+        "the k-th. The adjoints that approximate a gradient have no higher derivatives."
+    )

@@ -1,0 +1,191 @@
+"""The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.solution import Solution, Status
+from resolvent.core.solver import Solver, State
+from resolvent.core.stopping import Stopping
+from resolvent.core.transforms import any_true, transforming
+
+# The least fall of the residual that counts as progress.
+_PROGRESS = 0.999
+# Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
+_WORTH_DROPPING = 1 << 14
+# How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
+_CONFIRMATIONS = 5
+
+
+@dataclasses.dataclass
+class Progress:
+    """What is known of every sample so far. All fields have a row per sample."""
+
+    value: Tensor
+    residual: Tensor
+    status: Tensor
+    steps: Tensor
+    first: Tensor
+    reference: Tensor
+    idle: Tensor
+    scale: Tensor
+
+    @property
+    def running(self) -> Tensor:
+        return self.status == Status.RUNNING
+
+
+class Judge:
+    """Decides the fate of every sample after every step. An `rtol` of its own, (batch,), is relative to |b| alone."""
+
+    def __init__(self, problem: Problem, stopping: Stopping, rtol: Tensor | None = None) -> None:
+        self.rtol = stopping.relative(problem.precision) if rtol is None else rtol
+        self.exacting = rtol is not None
+        self.atol = 0.0 if problem.linear else stopping.absolute(problem.precision)
+        self.patience = stopping.patience
+        self.divergence = stopping.divergence
+
+    def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
+        return self.atol + self.rtol * (scale if self.exacting else torch.maximum(scale, rms(w)))
+
+    def begin(self, problem: Problem, state: State, active: Tensor | None) -> Progress:
+        norm, scale = state.norm, rms(problem.b)
+        zero = torch.zeros_like(norm, dtype=torch.int32)
+        status = zero.to(torch.int8)
+        if active is not None:
+            status = torch.where(active, status, Status.CONVERGED.value)
+        progress = Progress(state.w, norm, status, zero, norm, norm, zero, scale)
+        progress.status = self._verdict(progress, state)
+        return progress
+
+    def update(self, progress: Progress, state: State) -> None:
+        running, norm = progress.running, state.norm
+        better = running & (norm < progress.residual)
+        progress.value = torch.where(per_sample(better, state.w), state.w, progress.value)
+        progress.residual = torch.where(better, norm, progress.residual)
+        progress.steps = progress.steps + running
+        advanced = norm < _PROGRESS * progress.reference
+        progress.reference = torch.where(advanced, norm, progress.reference)
+        progress.idle = torch.where(advanced, 0, progress.idle + 1)
+        progress.status = self._verdict(progress, state)
+
+    def _verdict(self, progress: Progress, state: State) -> Tensor:
+        norm = state.norm
+        tolerance = self.tolerance(progress.scale, state.w)
+        verdict = progress.status
+        # From the weakest reason to the strongest: a later one overrules.
+        verdict = torch.where(progress.idle >= self.patience, Status.STALLED.value, verdict)
+        verdict = torch.where(
+            norm > self.divergence * torch.maximum(progress.first, tolerance), Status.DIVERGED.value, verdict
+        )
+        if state.broken is not None:
+            verdict = torch.where(state.broken, Status.BREAKDOWN.value, verdict)
+        verdict = torch.where(norm.isfinite(), verdict, Status.NON_FINITE.value)
+        verdict = torch.where(norm <= tolerance, Status.CONVERGED.value, verdict)
+        return torch.where(progress.running, verdict, progress.status)
+
+
+def take(state: Any, rows: Tensor) -> Any:
+    """The rows of every tensor in a (nested) record, list or tuple."""
+    if isinstance(state, Tensor):
+        return state[rows]
+    if isinstance(state, list | tuple):
+        return type(state)(take(item, rows) for item in state)
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        items = {f.name: take(getattr(state, f.name), rows) for f in dataclasses.fields(state)}
+        return dataclasses.replace(state, **items)
+    return state
+
+
+def _put(into: Progress, rows: Tensor, part: Progress) -> None:
+    for f in dataclasses.fields(Progress):
+        setattr(into, f.name, getattr(into, f.name).index_copy(0, rows, getattr(part, f.name)))
+
+
+def _run(problem: Problem, solver: Solver, judge: Judge, every: int, state: Any, progress: Progress, steps: int) -> Any:
+    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
+    may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    for step in range(steps):
+        if step % every == 0:
+            if not any_true(progress.running):
+                break
+            if may_drop and progress.value.numel() >= _WORTH_DROPPING:
+                rows = progress.running.nonzero().squeeze(1)
+                if 2 * len(rows) <= len(progress.status):
+                    part = take(progress, rows)
+                    _run(problem.take(rows), solver, judge, every, take(state, rows), part, steps - step)
+                    _put(progress, rows, part)
+                    return None
+        state = solver.step(problem, state, progress.running)
+        judge.update(progress, state)
+    progress.status = torch.where(progress.running, Status.MAX_STEPS.value, progress.status)
+    return state
+
+
+def iterate(
+    problem: Problem,
+    solver: Solver,
+    stopping: Stopping,
+    w: Tensor,
+    active: Tensor | None = None,
+    rtol: Tensor | None = None,
+) -> tuple[Progress, Tensor | None]:
+    """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
+
+    `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
+    from a recurrence are believed. Returns what is known of every sample, and the matrix I - tau F'(value) if the
+    solver has it for all of them.
+    """
+    judge = Judge(problem, stopping, rtol)
+    every = stopping.interval(w.device)
+    limit = stopping.max_steps or solver.max_steps
+    state = solver.init(problem, w)
+    progress = judge.begin(problem, state, active)
+    state = _run(problem, solver, judge, every, state, progress, limit)
+    if solver.estimates and rtol is None:
+        _confirm(problem, solver, judge, every, progress, limit)
+    return progress, None if state is None else state.matrix
+
+
+def _confirm(problem: Problem, solver: Solver, judge: Judge, every: int, progress: Progress, limit: int) -> None:
+    """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
+    for attempt in range(_CONFIRMATIONS):
+        progress.residual = rms(problem.defect(progress.value))
+        promised = progress.status == Status.CONVERGED
+        wrong = promised & ~(progress.residual <= judge.tolerance(progress.scale, progress.value))
+        if not any_true(wrong):
+            return
+        if attempt == _CONFIRMATIONS - 1:
+            progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
+            return
+        state = solver.init(problem, progress.value)
+        again = judge.begin(problem, state, wrong)
+        _run(problem, solver, judge, every, state, again, limit)
+        progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
+        progress.status = torch.where(wrong, again.status, progress.status)
+        progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
+
+
+def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor) -> Solution:
+    """Runs the solver's plan: every stage takes the samples that the ones before it did not solve."""
+    stages: Sequence[Solver] = solver.plan(problem)
+    done, matrix = iterate(problem, stages[0], stopping, w)
+    stage, used = torch.zeros_like(done.steps), 1
+    for index, fallback in enumerate(stages[1:], start=1):
+        unsolved = done.status != Status.CONVERGED
+        if not any_true(unsolved):
+            break
+        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved)
+        matrix, used = None, index + 1
+        done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
+        done.residual = torch.where(unsolved, more.residual, done.residual)
+        done.status = torch.where(unsolved, more.status, done.status)
+        done.steps = done.steps + torch.where(unsolved, more.steps, 0)
+        stage = torch.where(unsolved, index, stage)
+    return Solution(
+        done.value, done.status, done.residual, done.steps, stage, tuple(stages[:used]), problem.work, matrix
+    )

@@ -1,0 +1,123 @@
+"""The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import Problem
+from resolvent.core.transforms import transforming
+
+
+class Linearization:
+    """A = I - tau F'(w) at a point w, matrix-free, with the matrix and its factors made once when asked for.
+
+    Outside of `torch.func` transforms one evaluation of F serves every product: its graph is kept and walked anew
+    (`retain_graph`), which costs one backward pass of F for A^T u and, by differentiating that pass, one more for A v.
+
+    Attributes:
+        point: (batch, *shape), w, as a leaf of the graph of `image`.
+        image: F(w), attached to the point and to whatever F closes over.
+        work: the account that products go on.
+    """
+
+    def __init__(self, problem: Problem, w: Tensor, matrix: Tensor | None = None) -> None:
+        self.problem = problem
+        self.work = problem.work
+        self._matrix = matrix
+        self._factors: tuple[Tensor, Tensor, Tensor] | None = None
+        self._vjp_graph: tuple[Tensor, Tensor] | None = None
+        if transforming():
+            self.point = w.detach()
+            self.image, self._pullback = torch.func.vjp(problem.evaluate, self.point)  # type: ignore[misc]
+        else:
+            self.point = w.detach().requires_grad_()
+            with torch.enable_grad():
+                self.image = problem.evaluate(self.point)
+
+    def transposed_product(self, u: Tensor) -> Tensor:
+        """A^T u."""
+        self.work.vjps += 1
+        if transforming():
+            return u - self._pullback(self.problem.tau * u)[0]
+        return u - _gradient(self.image, self.point, self.problem.tau * u)
+
+    def product(self, v: Tensor) -> Tensor:
+        """A v."""
+        self.work.jvps += 1
+        if transforming():
+            return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self.point,), (v,))[1]
+        if self._vjp_graph is None:
+            with torch.enable_grad():
+                u = torch.zeros_like(self.image, requires_grad=True)
+                self._vjp_graph = u, _gradient(self.image, self.point, u, create_graph=True)
+        u, pulled = self._vjp_graph
+        if not pulled.requires_grad:
+            return v
+        return v - self.problem.tau * _gradient(pulled, u, v)
+
+    def matrix(self) -> Tensor:
+        """A as (batch, n, n)."""
+        if self._matrix is None:
+            self._matrix = _from_rows(self.transposed_product, self.point)
+        return self._matrix
+
+    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The LU factors and pivots of A, and (batch,) whether they are usable."""
+        if self._factors is None:
+            self._factors = factorize(self.matrix())
+        return self._factors
+
+
+def factorize(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Batched LU of (batch, n, n): factors, pivots, and (batch,) whether no pivot vanished."""
+    factors, pivots, info = torch.linalg.lu_factor_ex(matrix)
+    return factors, pivots, info == 0
+
+
+def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:
+    """A^{-1} r, or A^{-T} r, for r (batch, *shape)."""
+    column = r.reshape(r.shape[0], -1, 1)
+    return torch.linalg.lu_solve(factors, pivots, column, adjoint=transposed).reshape(r.shape)
+
+
+def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
+    """F(w) and the dense A = I - tau F'(w), (batch, n, n), in one evaluation.
+
+    For a `Rowwise` function the batch is stacked n times and one backward pass gives all rows of the Jacobian at
+    once; otherwise there is a backward pass for each row. For the few unknowns this is meant for, both are several
+    times faster than `vmap(jacfwd(F))`, whose cost in eager mode is its overhead.
+    """
+    if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
+        return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
+    if transforming() or not problem.rowwise:
+        linearization = Linearization(problem, w)
+        return linearization.image.detach(), linearization.matrix()
+    batch, size = w.shape[0], problem.size
+    stacked = w.detach().repeat(size, *(1,) * (w.dim() - 1)).requires_grad_()
+    with torch.enable_grad():
+        image = problem.evaluate_repeated(stacked, size)
+    identity = torch.eye(size, dtype=w.dtype, device=w.device)
+    selected = identity[:, None, :].expand(size, batch, size).reshape(stacked.shape)
+    problem.work.vjps += 1
+    rows = _gradient(image, stacked, selected).reshape(size, batch, size).transpose(0, 1)
+    tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
+    return image[:batch].detach(), identity - tau * rows
+
+
+def _from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """The matrix of a linear map from its transpose: row i is A^T e_i."""
+    batch, shape = like.shape[0], like.shape[1:]
+    unit = torch.eye(shape.numel(), dtype=like.dtype, device=like.device)
+    rows = [transposed_product(e.reshape(shape).expand(batch, *shape)).reshape(batch, -1) for e in unit]
+    return torch.stack(rows, dim=1)
+
+
+def _gradient(output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False) -> Tensor:
+    """The transposed Jacobian of `output` with respect to `at`, times `cotangent`; zero where they are unrelated."""
+    if not output.requires_grad:
+        return torch.zeros_like(at)
+    (gradient,) = torch.autograd.grad(
+        output, at, cotangent, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )
+    return gradient

@@ -1,0 +1,144 @@
+"""The equation to solve, w = b + tau F(w), as the solvers see it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from resolvent.core.solution import Work
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Rowwise:
+    """Declares that F acts on each sample alone and on all alike, so that it may be called with any number of rows.
+
+    The solvers may then leave finished samples out of the batch and assemble Jacobians from one call with repeated
+    rows. A plain callable is always called with the whole batch, because it may hide tensors with a row per sample.
+
+    Arguments:
+        function: called as function(w, *conditions).
+        conditions: tensors (batch, ...) with a row per sample (a condition, a time), restricted along with w.
+        linear_part: c, where F(w) = c w + N(w): a number or a tensor that broadcasts to the shape of one sample.
+    """
+
+    def __init__(
+        self, function: Callable[..., Tensor], *conditions: Tensor, linear_part: float | Tensor | None = None
+    ) -> None:
+        self.function = function
+        self.conditions = conditions
+        self.linear_part = linear_part
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self.function(w, *self.conditions)
+
+    def take(self, rows: Tensor) -> "Rowwise":
+        """The same for the samples `rows` only."""
+        return Rowwise(self.function, *(c[rows] for c in self.conditions), linear_part=self.linear_part)
+
+    def repeat(self, copies: int) -> "Rowwise":
+        """The same for the batch stacked `copies` times."""
+        repeated = (c.repeat(copies, *(1,) * (c.dim() - 1)) for c in self.conditions)
+        return Rowwise(self.function, *repeated, linear_part=self.linear_part)
+
+
+def rms(x: Tensor) -> Tensor:
+    """The root mean square of each sample: (batch, *shape) to (batch,)."""
+    flat = x.reshape(x.shape[0], -1)
+    return torch.linalg.vector_norm(flat, dim=1) / math.sqrt(flat.shape[1])
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """(batch,) values, shaped to multiply (batch, *shape)."""
+    return values.reshape(-1, *(1,) * (like.dim() - 1))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product of each sample: (batch,)."""
+    return (x * y).reshape(x.shape[0], -1).sum(1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find w with w = b + tau F(w).
+
+    Attributes:
+        function: F.
+        b: (batch, *shape), in at least single precision: solver states and residuals are kept in it even where F
+            runs in half precision.
+        tau: a number, or a tensor that multiplies (batch, *shape).
+        linear_part: c, where F(w) = c w + N(w): a number or a tensor that multiplies (batch, *shape), or None.
+        argument_dtype: what F is called with.
+        precision: what F computes in, which bounds the residual that can be asked for.
+    """
+
+    function: Function
+    b: Tensor
+    tau: float | Tensor
+    linear_part: float | Tensor | None
+    argument_dtype: torch.dtype
+    precision: torch.dtype
+    work: Work = field(default_factory=Work)
+
+    linear = False
+
+    @property
+    def size(self) -> int:
+        """The number of unknowns of one sample."""
+        return math.prod(self.b.shape[1:])
+
+    @property
+    def rowwise(self) -> bool:
+        return isinstance(self.function, Rowwise)
+
+    def detach(self) -> Self:
+        tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
+        return replace(self, b=self.b.detach(), tau=tau)
+
+    def take(self, rows: Tensor) -> Self:
+        """The problem of the samples `rows` alone; needs a `Rowwise` function. Work goes on one account."""
+        assert isinstance(self.function, Rowwise)
+        tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
+        return replace(self, function=self.function.take(rows), b=self.b[rows], tau=tau)
+
+    def evaluate(self, w: Tensor) -> Tensor:
+        """F(w), in the dtype of w."""
+        self.work.evaluations += 1
+        return self._call(self.function, w)
+
+    def evaluate_repeated(self, w: Tensor, copies: int) -> Tensor:
+        """F of the batch stacked `copies` times, w: (copies * batch, *shape); needs a `Rowwise` function."""
+        assert isinstance(self.function, Rowwise)
+        self.work.evaluations += 1
+        return self._call(self.function.repeat(copies), w)
+
+    def _call(self, function: Function, w: Tensor) -> Tensor:
+        y = function(w.to(self.argument_dtype))
+        if not isinstance(y, Tensor) or y.shape != w.shape:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
+        if y.dtype not in (self.argument_dtype, self.precision):
+            raise ValueError(
+                f"F must keep the dtype of its argument: it took {self.argument_dtype} and gave {y.dtype}. "
+                "Convert its parameters, or b, so that they agree."
+            )
+        return y.to(w.dtype)
+
+    def defect(self, w: Tensor) -> Tensor:
+        """b + tau F(w) - w, which vanishes at the solution."""
+        return self.b + self.tau * self.evaluate(w) - w
+
+    def precondition(self, r: Tensor) -> Tensor:
+        """r / (1 - tau c), where F(w) = c w + N(w) declares its linear part, else r itself.
+
+        The fixed-point step w + precondition(defect(w)) is then the linearly implicit one,
+        (b + tau N(w)) / (1 - tau c).
+        """
+        if self.linear_part is None:
+            return r
+        divisor = 1 - torch.as_tensor(self.tau * self.linear_part, dtype=r.dtype, device=r.device).detach()
+        # Beyond the pole tau c = 1 the division would only point the wrong way.
+        return r / torch.where(divisor > 0, divisor, 1.0)

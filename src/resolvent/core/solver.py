@@ -1,0 +1,59 @@
+"""What a solver is: settings, a first state, and a step. The loop is not its business."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from resolvent.core.problem import Problem
+
+
+@dataclass
+class State:
+    """Where a solver stands; solvers add what they need. Every tensor has a row per sample.
+
+    Attributes:
+        w: (batch, *shape), the iterate.
+        norm: (batch,), the root mean square of its defect.
+        broken: (batch,), samples whose method cannot go on; None where that cannot happen.
+        matrix: (batch, n, n), I - tau F'(w), where the solver has it.
+    """
+
+    w: Tensor
+    norm: Tensor
+    broken: Tensor | None = None
+    matrix: Tensor | None = None
+
+
+class Solver(ABC):
+    """A method for w = b + tau F(w): an immutable record of settings that steps all samples at once.
+
+    To write one, derive a frozen dataclass and give it `init` and `step`. The loop judges convergence, freezes
+    finished samples and counts steps; a step has to leave the samples outside of `running` where they are.
+    """
+
+    max_steps: ClassVar[int] = 100
+    """Steps after which a sample is given up, unless `Stopping` says otherwise."""
+
+    estimates: ClassVar[bool] = False
+    """Whether `State.norm` follows from a recurrence, and has to be confirmed before it is believed."""
+
+    unrollable: ClassVar[bool] = False
+    """Whether autograd can differentiate through the steps."""
+
+    @abstractmethod
+    def init(self, problem: Problem, w: Tensor) -> Any:
+        """The state at the first guess w."""
+
+    @abstractmethod
+    def step(self, problem: Problem, state: Any, running: Tensor) -> Any:
+        """The state after one more step of the samples that are `running`, (batch,)."""
+
+    def plan(self, problem: Problem) -> "tuple[Solver, ...]":
+        """The solvers to try in order, each on the samples that the ones before it left unsolved."""
+        return (self,)
+
+    @abstractmethod
+    def linear_solver(self, problem: Problem) -> "Solver":
+        """What to solve the linear system of the backward pass with, when the user leaves it open."""

@@ -1,0 +1,66 @@
+"""When a solve is finished."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+# Residuals cannot be driven below the rounding of one evaluation of F; these leave it some room.
+_RTOL = {torch.float64: 1e-9, torch.float32: 1e-6, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
+_ATOL = {torch.float64: 1e-10, torch.float32: 1e-7, torch.float16: 1e-4, torch.bfloat16: 1e-3}
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Judges each sample alone: it has converged when
+
+        |w - b - tau F(w)| <= atol + rtol * max(|b|, |w|),
+
+    where |.| is the root mean square over the components of one sample (so that a tolerance means the same for a
+    vector of two and for an image). It is a norm, never its square, of the equation's own residual.
+
+    The scale includes |w| because rounding alone leaves a residual of that relative size. The linear solve of the
+    backward pass, whose right-hand side has no natural unit, is judged by rtol alone.
+
+    Arguments:
+        rtol: relative tolerance; None takes 1e-9 in float64, 1e-6 in float32, 2.5e-3 in float16, 2e-2 in bfloat16
+            (of the precision F is evaluated in).
+        atol: absolute tolerance; None takes 1e-10, 1e-7, 1e-4, 1e-3.
+        max_steps: steps after which a sample is given up; None takes the solver's own default.
+        patience: steps without the residual falling by at least a thousandth after which a sample counts as stalled.
+        divergence: growth over the first residual at which a sample counts as diverged.
+        check_every: steps between two looks at whether all samples are done. A look waits for the device, so None
+            takes 1 on the CPU and 4 elsewhere. It changes no result: finished samples do not move.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+    max_steps: int | None = None
+    patience: int = 30
+    divergence: float = 1e6
+    check_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}.")
+        if self.rtol == 0 and self.atol == 0:
+            raise ValueError("rtol and atol are both 0: rounding keeps a residual from being exactly zero.")
+        for name in ("max_steps", "check_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+        if not self.divergence > 1:
+            raise ValueError(f"divergence is a growth factor and must exceed 1, got {self.divergence!r}.")
+
+    def relative(self, precision: torch.dtype) -> float:
+        return _RTOL[precision] if self.rtol is None else self.rtol
+
+    def absolute(self, precision: torch.dtype) -> float:
+        return _ATOL[precision] if self.atol is None else self.atol
+
+    def interval(self, device: torch.device) -> int:
+        if self.check_every is not None:
+            return self.check_every
+        return 1 if device.type == "cpu" else 4

@@ -1,0 +1,26 @@
+"""What can go wrong, by name."""
+
+from typing import Any
+
+
+class ResolventError(RuntimeError):
+    """Base of every error that a solve can end in. Wrong arguments are plain `ValueError`s instead."""
+
+
+class ConvergenceError(ResolventError):
+    """A solve did not reach its tolerance for some samples.
+
+    `solution` is the `Solution` as far as it got, with the status and residual of every sample.
+    """
+
+    def __init__(self, message: str, solution: Any) -> None:
+        super().__init__(message)
+        self.solution = solution
+
+
+class ConvergenceWarning(UserWarning):
+    """The warning that `on_failure="warn"` gives in place of a `ConvergenceError`."""
+
+
+class DerivativeOrderError(ResolventError):
+    """A derivative of higher order was asked for than the adjoint had prepared."""

@@ -1,0 +1,1 @@
+"""Methods for the resolvent equation, nonlinear and linear."""

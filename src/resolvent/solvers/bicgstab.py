@@ -1,0 +1,71 @@
+"""The stabilised bi-conjugate gradient method."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import Problem, dot, per_sample, rms
+from resolvent.core.solver import State
+from resolvent.solvers.history import divide
+from resolvent.solvers.linear import Preconditioned, as_linear
+
+
+@dataclass
+class BiCGStabState(State):
+    r: Tensor = None  # type: ignore[assignment]
+    shadow: Tensor = None  # type: ignore[assignment]
+    p: Tensor = None  # type: ignore[assignment]
+    rho: Tensor = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class BiCGStab(Preconditioned):
+    """BiCGStab: two products with A a step, and seven vectors of storage however many steps it takes.
+
+    Choose it over `GMRES` where the stored Krylov space is too large. It can break down, and then says so.
+
+    Arguments:
+        preconditioner: a linear function M(r) ~ A^{-1} r, transposed by the solver where needed; None takes the
+            division by 1 - tau c wherever the field declares its linear part.
+
+    Reference: van der Vorst, Bi-CGSTAB, SIAM J. Sci. Stat. Comput. 13, 1992.
+    """
+
+    max_steps = 200
+    estimates = True
+
+    def init(self, problem: Problem, w: Tensor) -> BiCGStabState:
+        r = as_linear(problem, self).defect(w)
+        return BiCGStabState(w, rms(r), None, None, r, r, r, dot(r, r))
+
+    def step(self, problem: Problem, state: BiCGStabState, running: Tensor) -> BiCGStabState:
+        system = as_linear(problem, self)
+        precondition = system.orient(self.preconditioner)
+
+        def spread(values: Tensor) -> Tensor:
+            return per_sample(values, state.w)
+
+        p = precondition(state.p)
+        ap = system.apply(p)
+        along = dot(state.shadow, ap)
+        alpha = divide(state.rho, along)
+        half = state.r - spread(alpha) * ap
+        s = precondition(half)
+        a_s = system.apply(s)
+        omega = divide(dot(a_s, half), dot(a_s, a_s))
+        moved = state.w + spread(alpha) * p + spread(omega) * s
+        r = half - spread(omega) * a_s
+        rho = dot(state.shadow, r)
+        beta = divide(rho, state.rho) * divide(alpha, omega)
+        norm = rms(r)
+        stuck = (along == 0) | (rho == 0) | (omega == 0)
+        return BiCGStabState(
+            w=torch.where(spread(running), moved, state.w),
+            norm=torch.where(running, norm, state.norm),
+            broken=running & stuck & (norm > 0),
+            r=r,
+            shadow=state.shadow,
+            p=r + spread(beta) * (state.p - spread(omega) * ap),
+            rho=rho,
+        )

@@ -1,0 +1,90 @@
+"""Broyden's method with limited memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import Problem, dot, per_sample, rms
+from resolvent.core.solver import State
+from resolvent.solvers.history import coefficients, combine, divide, remember, ring
+from resolvent.solvers.nonlinear import NonlinearSolver
+
+_SAFEGUARD = 10.0
+
+
+@dataclass
+class BroydenState(State):
+    r: Tensor = None  # type: ignore[assignment]
+    best_w: Tensor = None  # type: ignore[assignment]
+    best_r: Tensor = None  # type: ignore[assignment]
+    best_norm: Tensor = None  # type: ignore[assignment]
+    left: Tensor = None  # type: ignore[assignment]
+    right: Tensor = None  # type: ignore[assignment]
+    length: Tensor = None  # type: ignore[assignment]
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Broyden(NonlinearSolver):
+    """Broyden's good method, w <- w + H r with r = b + tau F(w) - w and an approximation H to (I - tau F')^{-1}
+
+    that each step corrects by one product of two vectors: H + (s - H y) s^T H / (s^T H y), s the change of w and y
+    that of -r. H starts as the division by 1 - tau c of the field's linear part. Superlinear, one evaluation of F a
+    step; `memory` corrections are kept, then all are dropped and collected anew. A sample whose residual grows
+    tenfold over its best goes back there with an empty memory and half the step.
+
+    Reference: Kelley, Iterative methods for linear and nonlinear equations, SIAM 1995, chapter 7.
+    """
+
+    max_steps = 200
+    unrollable = True
+
+    memory: int = 20
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.memory, int) or self.memory < 1:
+            raise ValueError(f"memory counts the corrections and must be 1 or more, got {self.memory!r}.")
+
+    def init(self, problem: Problem, w: Tensor) -> BroydenState:
+        r = problem.defect(w)
+        norm = rms(r)
+        empty = ring(self.memory, r)
+        return BroydenState(w, norm, None, None, r, w, r, norm, empty, empty.clone(), torch.ones_like(norm))
+
+    def step(self, problem: Problem, state: BroydenState, running: Tensor) -> BroydenState:
+        newton = problem.precondition(state.r) + combine(state.left, coefficients(state.right, state.r), state.r)
+        moved = state.w + per_sample(state.length, state.w) * newton
+        w = torch.where(per_sample(running, moved), moved, state.w)
+        r = problem.defect(w)
+        norm = rms(r)
+
+        lost = running & ~(norm <= _SAFEGUARD * state.best_norm)
+        better = norm < state.best_norm
+        best_w = torch.where(per_sample(better, w), w, state.best_w)
+        best_r = torch.where(per_sample(better, r), r, state.best_r)
+        left, right = self._correct(problem, state, w - state.w, state.r - r)
+        forget = lost[:, None, None]
+        return BroydenState(
+            w=torch.where(per_sample(lost, w), best_w, w),
+            norm=torch.where(lost, state.best_norm, norm),
+            r=torch.where(per_sample(lost, r), best_r, r),
+            best_w=best_w,
+            best_r=best_r,
+            best_norm=torch.where(better, norm, state.best_norm),
+            left=torch.where(forget, 0.0, left),
+            right=torch.where(forget, 0.0, right),
+            length=torch.where(lost, 0.5 * state.length, 1.0),
+            count=state.count + 1,
+        )
+
+    def _correct(self, problem: Problem, state: BroydenState, s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The two rings of H, with the correction by s and y in place."""
+        slot = state.count % self.memory
+        left, right = state.left, state.right
+        if slot == 0:
+            left, right = torch.zeros_like(left), torch.zeros_like(right)
+        hy = problem.precondition(y) + combine(left, coefficients(right, y), y)
+        sh = problem.precondition(s) + combine(right, coefficients(left, s), s)
+        u = divide(s - hy, per_sample(dot(sh, y), s).expand_as(s))
+        return remember(left, slot, u), remember(right, slot, sh)

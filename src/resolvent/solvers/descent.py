@@ -1,0 +1,193 @@
+"""The paper's descent methods on |w - b - tau F(w)|^2: gradient descent, conjugate gradients, L-BFGS."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from resolvent.core.linearization import Linearization
+from resolvent.core.problem import Problem, dot, per_sample, rms
+from resolvent.core.solver import State
+from resolvent.solvers.history import divide, ring
+from resolvent.solvers.line_search import LineSearch, search
+from resolvent.solvers.nonlinear import NonlinearSolver
+
+# Trials on one line after which a sample gives it up for the steepest one.
+_MOST_TRIALS = 20
+
+
+@dataclass
+class DescentState(State):
+    """`w` is where the line starts that is being searched, and `gradient` the one there."""
+
+    gradient: Tensor = None  # type: ignore[assignment]
+    direction: Tensor = None  # type: ignore[assignment]
+    line: LineSearch = None  # type: ignore[assignment]
+    changes_w: Tensor = None  # type: ignore[assignment]
+    changes_g: Tensor = None  # type: ignore[assignment]
+
+
+class Descent(NonlinearSolver):
+    """Minimises phi(w) = |r(w)|^2 / 2, r = b + tau F(w) - w, along directions that a method chooses.
+
+    The gradient is -(I - tau F'(w))^T r: one evaluation and one vjp a step. A step of the loop is one trial of the
+    line search; every sample has a line and a memory of its own. A minimum of phi that is not a root ends as
+    STALLED.
+    """
+
+    max_steps = 1000
+    curvature: ClassVar[float]
+    memory: int = 1
+
+    @abstractmethod
+    def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
+        """The direction to search from a point with this gradient, after the line of the state `before`; the last
+        changes of w and of the gradient are (batch, memory, n), oldest first, zero where there are none."""
+
+    def first_trial(self, before: DescentState, slope: Tensor) -> Tensor:
+        """How far along the new line to look first: as far as would change phi as much as the line before."""
+        expected = divide(before.line.t * before.line.slope, slope)
+        return torch.where(expected > 0, torch.minimum(expected, 10 * before.line.t), 1.0)
+
+    def init(self, problem: Problem, w: Tensor) -> DescentState:
+        phi, gradient, norm = _objective(problem, w)
+        empty = ring(self.memory, gradient)
+        line = LineSearch.start(phi, -dot(gradient, gradient), torch.ones_like(phi))
+        return DescentState(w, norm, None, None, gradient, -gradient, line, empty, empty.clone())
+
+    def step(self, problem: Problem, state: DescentState, running: Tensor) -> DescentState:
+        moved = state.w + per_sample(state.line.t, state.w) * state.direction
+        trial = torch.where(per_sample(running, moved), moved, state.w)
+        phi, gradient, norm = _objective(problem, trial)
+        line, accepted = search(state.line, phi, dot(gradient, state.direction), self.curvature)
+        accepted = accepted & running
+        hopeless = running & ~accepted & (line.trials >= _MOST_TRIALS)
+
+        moves = per_sample(accepted, trial)
+        shifted = accepted[:, None, None]
+        changes_w = torch.where(shifted, _shift(state.changes_w, trial - state.w), state.changes_w)
+        changes_g = torch.where(shifted, _shift(state.changes_g, gradient - state.gradient), state.changes_g)
+        gradient = torch.where(moves, gradient, state.gradient)
+        phi = torch.where(accepted, phi, state.line.phi)
+        direction = torch.where(moves, self.direct(gradient, state, changes_w, changes_g), -gradient)
+        uphill = ~(dot(direction, gradient) < 0)
+        direction = torch.where(per_sample(uphill, direction), -gradient, direction)
+        slope = dot(direction, gradient)
+        next_line = LineSearch.start(phi, slope, self.first_trial(state, slope))
+        turn = accepted | hopeless
+        return DescentState(
+            w=torch.where(moves, trial, state.w),
+            norm=torch.where(accepted, norm, state.norm),
+            gradient=gradient,
+            direction=torch.where(per_sample(turn, direction), direction, state.direction),
+            line=_choose(turn, next_line, line),
+            changes_w=changes_w,
+            changes_g=changes_g,
+        )
+
+
+@dataclass(frozen=True)
+class GradientDescent(Descent):
+    """Gradient descent with scaling and momentum: direction -Lambda grad phi + m (last direction), Wolfe conditions.
+
+    The simplest of the paper's three methods, and the slowest: the number of steps grows with the square of the
+    condition number of I - tau F'.
+
+    Arguments:
+        scaling: Lambda > 0, a number or a tensor that broadcasts to the shape of one sample.
+        momentum: m, in [0, 1).
+
+    Reference: Reshniak & Webster, table of descent methods.
+    """
+
+    scaling: float | Tensor = 1.0
+    momentum: float = 0.0
+    curvature = 0.9
+
+    def __post_init__(self) -> None:
+        if not bool((torch.as_tensor(self.scaling) > 0).all()):
+            raise ValueError(f"scaling must be positive, got {self.scaling!r}.")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
+
+    def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
+        return self.momentum * before.direction - self.scaling * gradient
+
+
+@dataclass(frozen=True)
+class ConjugateGradient(Descent):
+    """Nonlinear conjugate gradients (Polak and Ribiere, never negative) with line minimisation.
+
+    Reference: Reshniak & Webster, table of descent methods; Nocedal & Wright, Numerical optimization, chapter 5.
+    """
+
+    curvature = 0.1
+
+    def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
+        change = dot(gradient, gradient - before.gradient)
+        beta = divide(change, dot(before.gradient, before.gradient)).clamp(min=0)
+        return per_sample(beta, gradient) * before.direction - gradient
+
+
+@dataclass(frozen=True)
+class LBFGS(Descent):
+    """L-BFGS with the Wolfe conditions: the quasi-Newton method of the paper's experiments.
+
+    It converges from far away and needs no contraction, but squares the condition number; Auto keeps it as the last
+    resort.
+
+    Arguments:
+        memory: pairs of changes that the approximate Hessian is built from.
+
+    Reference: Reshniak & Webster, table of descent methods; Nocedal & Wright, Numerical optimization, chapter 7.
+    """
+
+    memory: int = 10
+    curvature = 0.9
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.memory, int) or self.memory < 1:
+            raise ValueError(f"memory counts pairs of changes and must be 1 or more, got {self.memory!r}.")
+
+    def first_trial(self, before: DescentState, slope: Tensor) -> Tensor:
+        return torch.ones_like(slope)
+
+    def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
+        curvatures = (changes_w * changes_g).sum(2)
+        inverse = torch.where(curvatures > 0, divide(torch.ones_like(curvatures), curvatures), 0.0)
+        q = gradient.reshape(gradient.shape[0], -1)
+        weights = []
+        for s, y, rho in _pairs(changes_w, changes_g, inverse, newest_first=True):
+            weights.append(rho * (s * q).sum(1))
+            q = q - weights[-1][:, None] * y
+        newest = changes_g[:, -1].square().sum(1)
+        scale = torch.where(inverse[:, -1] > 0, divide(curvatures[:, -1], newest), 1.0)
+        q = scale[:, None] * q
+        for (s, y, rho), weight in zip(_pairs(changes_w, changes_g, inverse), reversed(weights), strict=True):
+            q = q + (weight - rho * (y * q).sum(1))[:, None] * s
+        return -q.reshape(gradient.shape)
+
+
+def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """phi and its gradient at w, and the root mean square of r."""
+    linearization = Linearization(problem, w)
+    r = problem.b + problem.tau * linearization.image.detach() - w
+    return 0.5 * dot(r, r), -linearization.transposed_product(r), rms(r)
+
+
+def _shift(history: Tensor, vector: Tensor) -> Tensor:
+    """The history with its oldest vector dropped for a new one."""
+    return torch.cat([history[:, 1:], vector.reshape(vector.shape[0], 1, -1)], dim=1)
+
+
+def _pairs(
+    changes_w: Tensor, changes_g: Tensor, inverse: Tensor, newest_first: bool = False
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    pairs = [(changes_w[:, i], changes_g[:, i], inverse[:, i]) for i in range(inverse.shape[1])]
+    return pairs[::-1] if newest_first else pairs
+
+
+def _choose(mask: Tensor, new: LineSearch, old: LineSearch) -> LineSearch:
+    return LineSearch(*(torch.where(mask, getattr(new, f.name), getattr(old, f.name)) for f in fields(LineSearch)))

@@ -1,0 +1,33 @@
+"""Rings of past vectors, one per sample, for the methods that learn from them."""
+
+import torch
+from torch import Tensor
+
+
+def ring(length: int, like: Tensor) -> Tensor:
+    """(batch, length, n) zeros for vectors like (batch, *shape)."""
+    flat = like.reshape(like.shape[0], 1, -1)
+    return torch.zeros_like(flat).repeat(1, length, 1)
+
+
+def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
+    """The ring with `vector` in `slot`; in place, unless autograd needs the old one."""
+    if torch.is_grad_enabled():
+        history = history.clone()
+    history[:, slot] = vector.reshape(vector.shape[0], -1)
+    return history
+
+
+def coefficients(history: Tensor, vector: Tensor) -> Tensor:
+    """The inner products of `vector` with every vector of the ring: (batch, length)."""
+    return (history @ vector.reshape(vector.shape[0], -1, 1)).squeeze(2)
+
+
+def combine(history: Tensor, weights: Tensor, like: Tensor) -> Tensor:
+    """The sum of the ring's vectors with weights (batch, length)."""
+    return (weights[:, None, :] @ history).reshape(like.shape)
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0."""
+    return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == 0, torch.ones_like(b), b))

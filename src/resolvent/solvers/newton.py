@@ -1,0 +1,118 @@
+"""Newton's method with a dense Jacobian, for few unknowns."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_factorized
+from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.solver import State
+from resolvent.core.transforms import any_true
+from resolvent.solvers.nonlinear import NonlinearSolver
+
+# The fraction of the fall of the residual promised by the linear model that a step has to achieve to be accepted.
+SUFFICIENT = 1e-4
+# A chord step that lowers the residual less than this has an outdated matrix.
+_SLOW = 0.25
+
+
+@dataclass
+class NewtonState(State):
+    r: Tensor = None  # type: ignore[assignment]
+    length: Tensor = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Newton(NonlinearSolver):
+    """Newton's method w <- w + s d, (I - tau F'(w)) d = b + tau F(w) - w, with dense batched LU.
+
+    The default for few unknowns: two to four steps, whatever the stiffness. A sample whose residual would not fall
+    halves its step length s instead of moving, so residuals decrease monotonically. One evaluation gives F and its
+    Jacobian together, and the last Jacobian serves the backward pass.
+    """
+
+    max_steps = 50
+    unrollable = True
+
+    def init(self, problem: Problem, w: Tensor) -> NewtonState:
+        image, matrix = evaluate_with_matrix(problem, w)
+        r = problem.b + problem.tau * image - w
+        norm = rms(r)
+        return NewtonState(w, norm, matrix=matrix, r=r, length=torch.ones_like(norm))
+
+    def step(self, problem: Problem, state: NewtonState, running: Tensor) -> NewtonState:
+        assert state.matrix is not None
+        factors, pivots, usable = factorize(state.matrix)
+        moved = state.w + per_sample(state.length, state.w) * solve_factorized(factors, pivots, state.r)
+        trial = torch.where(per_sample(running & usable, moved), moved, state.w)
+        image, matrix = evaluate_with_matrix(problem, trial)
+        r = problem.b + problem.tau * image - trial
+        norm = rms(r)
+        lower = norm < (1 - SUFFICIENT * state.length) * state.norm
+        move = per_sample(lower, trial)
+        return NewtonState(
+            w=torch.where(move, trial, state.w),
+            norm=torch.where(lower, norm, state.norm),
+            broken=~usable,
+            matrix=torch.where(lower[:, None, None], matrix, state.matrix),
+            r=torch.where(move, r, state.r),
+            length=torch.where(lower, 1.0, 0.5 * state.length),
+        )
+
+
+@dataclass
+class ChordState(State):
+    r: Tensor = None  # type: ignore[assignment]
+    length: Tensor = None  # type: ignore[assignment]
+    factors: Tensor = None  # type: ignore[assignment]
+    pivots: Tensor = None  # type: ignore[assignment]
+    fresh: Tensor = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Chord(NonlinearSolver):
+    """Modified Newton: keeps the LU factors, and renews them only for samples that stop converging fast.
+
+    A step with old factors is one evaluation of F, without its Jacobian. Choose it over `Newton` where the Jacobian
+    is what costs: some tens of unknowns, or a field that changes little over the step.
+    """
+
+    max_steps = 100
+
+    def init(self, problem: Problem, w: Tensor) -> ChordState:
+        image, matrix = evaluate_with_matrix(problem, w)
+        r = problem.b + problem.tau * image - w
+        norm = rms(r)
+        factors, pivots, usable = factorize(matrix)
+        return ChordState(w, norm, ~usable, None, r, torch.ones_like(norm), factors, pivots, torch.ones_like(usable))
+
+    def step(self, problem: Problem, state: ChordState, running: Tensor) -> ChordState:
+        assert state.broken is not None
+        moved = state.w + per_sample(state.length, state.w) * solve_factorized(state.factors, state.pivots, state.r)
+        trial = torch.where(per_sample(running, moved), moved, state.w)
+        r = problem.defect(trial)
+        norm = rms(r)
+        lower = norm < (1 - SUFFICIENT * state.length) * state.norm
+        slow = running & ~(norm < _SLOW * state.norm)
+        # Halving helps only with the matrix of this very point; an old matrix is renewed first.
+        length = torch.where(~lower & state.fresh, 0.5 * state.length, 1.0)
+        move = per_sample(lower, trial)
+        w, r = torch.where(move, trial, state.w), torch.where(move, r, state.r)
+        norm = torch.where(lower, norm, state.norm)
+        fresh = state.fresh & ~lower
+        renew = slow & ~fresh
+        if not any_true(renew):
+            return ChordState(w, norm, state.broken, None, r, length, state.factors, state.pivots, fresh)
+        factors, pivots, usable = factorize(evaluate_with_matrix(problem, w)[1])
+        return ChordState(
+            w,
+            norm,
+            torch.where(renew, ~usable, state.broken),
+            None,
+            r,
+            length,
+            torch.where(renew[:, None, None], factors, state.factors),
+            torch.where(renew[:, None], pivots, state.pivots),
+            fresh | renew,
+        )

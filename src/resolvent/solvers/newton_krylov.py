@@ -1,0 +1,97 @@
+"""Newton's method with an iterative, inexact linear solve, for many unknowns."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from resolvent.core.iterate import iterate
+from resolvent.core.linear_problem import LinearProblem
+from resolvent.core.linearization import Linearization
+from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.solver import Solver, State
+from resolvent.core.stopping import Stopping
+from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.newton import SUFFICIENT
+from resolvent.solvers.nonlinear import NonlinearSolver
+
+# Eisenstat and Walker's second choice: forcing = 0.9 (|r| / |r_before|)^2, at most 0.9, and not much below what the
+# forcing before it was, squared, as long as that was still large.
+_FIRST_FORCING, _MOST_FORCING, _LEAST_FORCING, _GAMMA = 0.1, 0.9, 1e-3, 0.9
+
+
+@dataclass
+class NewtonKrylovState(State):
+    r: Tensor = None  # type: ignore[assignment]
+    direction: Tensor = None  # type: ignore[assignment]
+    length: Tensor = None  # type: ignore[assignment]
+    forcing: Tensor = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class NewtonKrylov(NonlinearSolver):
+    """Inexact Newton: w <- w + s d with |r - (I - tau F'(w)) d| <= eta |r|, r = b + tau F(w) - w, matrix-free.
+
+    For many unknowns where the fixed point does not contract. The forcing eta follows Eisenstat and Walker, so that
+    early steps are cheap and late ones converge superlinearly; the step length s is halved until the residual falls.
+
+    Arguments:
+        linear: the solver for the corrections.
+        inner_steps: the most steps it may take for one correction.
+
+    Reference: Eisenstat & Walker, Choosing the forcing terms in an inexact Newton method, 1996.
+    """
+
+    max_steps = 100
+
+    linear: Solver = field(default_factory=GMRES)
+    inner_steps: int = 60
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.linear, Solver):
+            raise ValueError(f"linear must be a linear solver such as rs.GMRES(), got {self.linear!r}.")
+        if not isinstance(self.inner_steps, int) or self.inner_steps < 1:
+            raise ValueError(f"inner_steps must be 1 or more, got {self.inner_steps!r}.")
+
+    def linear_solver(self, problem: Problem) -> Solver:
+        return self.linear
+
+    def init(self, problem: Problem, w: Tensor) -> NewtonKrylovState:
+        r = problem.defect(w)
+        norm = rms(r)
+        forcing = torch.full_like(norm, _FIRST_FORCING)
+        # A length of zero marks a direction that has yet to be found.
+        return NewtonKrylovState(w, norm, None, None, r, torch.zeros_like(r), torch.zeros_like(norm), forcing)
+
+    def step(self, problem: Problem, state: NewtonKrylovState, running: Tensor) -> NewtonKrylovState:
+        needed = running & (state.length == 0)
+        direction = self._direction(problem, state, needed)
+        length = torch.where(needed, 1.0, state.length)
+        moved = state.w + per_sample(length, state.w) * direction
+        trial = torch.where(per_sample(running, moved), moved, state.w)
+        r = problem.defect(trial)
+        norm = rms(r)
+        lower = norm < (1 - SUFFICIENT * length) * state.norm
+        move = per_sample(lower, trial)
+        return NewtonKrylovState(
+            w=torch.where(move, trial, state.w),
+            norm=torch.where(lower, norm, state.norm),
+            r=torch.where(move, r, state.r),
+            direction=direction,
+            length=torch.where(lower, 0.0, 0.5 * length),
+            forcing=torch.where(lower, self._forcing(norm / state.norm, state.forcing), state.forcing),
+        )
+
+    def _direction(self, problem: Problem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
+        """The corrections of the samples that need one; the others keep theirs."""
+        system = LinearProblem.of(Linearization(problem, state.w), state.r, transposed=False)
+        inner = Stopping(max_steps=self.inner_steps)
+        found, _ = iterate(system, self.linear, inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing)
+        return torch.where(per_sample(needed, found.value), found.value, state.direction)
+
+    @staticmethod
+    def _forcing(ratio: Tensor, before: Tensor) -> Tensor:
+        forcing = _GAMMA * ratio**2
+        memory = _GAMMA * before**2
+        forcing = torch.where(memory > 0.1, torch.maximum(forcing, memory), forcing)
+        return forcing.clamp(_LEAST_FORCING, _MOST_FORCING)

@@ -1,0 +1,133 @@
+"""The entry point: solve w = b + tau F(w)."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from resolvent.core.adjoint import Adjoint, Context, ImplicitAdjoint
+from resolvent.core.failure import POLICIES, report
+from resolvent.core.iterate import solve
+from resolvent.core.problem import Problem
+from resolvent.core.solution import Solution
+from resolvent.core.solver import Solver
+from resolvent.core.stopping import Stopping
+from resolvent.solvers.auto import Auto
+from resolvent.solvers.linear import LinearSolver, as_linear
+
+T = TypeVar("T")
+
+
+@torch.compiler.disable
+def resolve(
+    F: Callable[[Tensor], Tensor],
+    b: Tensor,
+    tau: float | Tensor,
+    w0: Tensor | None = None,
+    solver: Solver | None = None,
+    stopping: Stopping | None = None,
+    adjoint: Adjoint | None = None,
+    on_failure: str = "raise",
+) -> Solution:
+    """Applies the resolvent of F: finds w with w = b + tau F(w), for every sample of a batch.
+
+    The value is differentiable in b, tau and every tensor that F closes over, and none of them has to be named. A
+    sample's value, gradient and step count do not depend on the other samples of its batch.
+
+    Arguments:
+        F: any callable (batch, *shape) -> (batch, *shape) that treats samples apart: row i of its result depends on
+            row i of its argument only, and on whatever it closes over. It is evaluated many times and has to be the
+            same function each time. Wrap it in `Rowwise` to let the solvers call it with fewer or repeated rows, or
+            to declare its linear part; a `linear_part` attribute of F is read, too.
+        b: (batch, *shape), floating point.
+        tau: a number, a tensor of no dimension, or one of shape (batch,).
+        w0: first guess, like b; None takes b. The solution does not depend on it beyond the tolerance, and no
+            gradient flows into it.
+        solver: None takes `Auto()`.
+        stopping: None takes `Stopping()`.
+        adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
+        on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn", or "ignore".
+            The backward solve follows the same policy.
+
+    Returns:
+        A `Solution` with the value and, sample by sample, its status, residual and number of steps.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks. The resolvent J_{tau F}(b) is the
+    one operation that all their implicit layers are made of.
+    """
+    problem = _pose(F, b, tau)
+    start = problem.b.detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
+    solver = _expect(solver, Solver, Auto(), "solver", "rs.Newton()")
+    stopping = _expect(stopping, Stopping, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
+    adjoint = _expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")
+    if isinstance(solver, LinearSolver):
+        as_linear(problem, solver)
+    if on_failure not in POLICIES:
+        raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
+
+    def run(posed: Problem) -> Solution:
+        solution = solve(posed, solver, stopping, start)
+        report(posed, solution, on_failure)
+        return solution
+
+    solution, value = adjoint.differentiable(Context(problem, run, solver, stopping, on_failure))
+    return dataclasses.replace(solution, value=value.to(b.dtype))
+
+
+def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Problem:
+    if not callable(F):
+        raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
+    if not isinstance(b, Tensor) or not b.is_floating_point():
+        kind = b.dtype if isinstance(b, Tensor) else type(b).__name__
+        raise ValueError(f"b must be a tensor of a real floating-point type, got {kind}; convert it with .float().")
+    if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
+        raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
+    working = torch.promote_types(b.dtype, torch.float32)
+    precision = b.dtype
+    if torch.is_autocast_enabled(b.device.type):
+        precision = torch.get_autocast_dtype(b.device.type)
+    return Problem(
+        function=F,
+        b=b.to(working),
+        tau=_step(tau, b, working),
+        linear_part=getattr(F, "linear_part", None),
+        argument_dtype=b.dtype,
+        precision=precision,
+    )
+
+
+def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tensor:
+    if not isinstance(tau, Tensor):
+        if not isinstance(tau, int | float) or not math.isfinite(tau):
+            raise ValueError(f"tau must be a finite number or a tensor, got {tau!r}.")
+        return float(tau)
+    if not tau.is_floating_point():
+        raise ValueError(f"tau must be of a real floating-point type, got a tensor of {tau.dtype}.")
+    if tau.device != b.device and tau.dim() > 0:
+        raise ValueError(f"tau is on {tau.device} but b on {b.device}; move one of them.")
+    if tau.dim() == 0:
+        return tau.to(working)
+    if tau.shape != b.shape[:1]:
+        raise ValueError(
+            f"tau must have no dimension or one entry for each of the {b.shape[0]} samples, "
+            f"got shape {tuple(tau.shape)}."
+        )
+    return tau.to(working).reshape(-1, *(1,) * (b.dim() - 1))
+
+
+def _first_guess(w0: Tensor, b: Tensor) -> Tensor:
+    if not isinstance(w0, Tensor) or w0.shape != b.shape or w0.dtype != b.dtype or w0.device != b.device:
+        got = f"{tuple(w0.shape)}, {w0.dtype} on {w0.device}" if isinstance(w0, Tensor) else type(w0).__name__
+        raise ValueError(f"w0 must be like b, {tuple(b.shape)}, {b.dtype} on {b.device}; got {got}.")
+    return w0.detach()
+
+
+def _expect(value: T | None, kind: type[T], default: T, name: str, example: str) -> T:
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be an object such as {example}, or None, got {value!r}.")
+    return value
