@@ -9,7 +9,7 @@ from torch import Tensor
 from resolvent.core.problem import Problem
 
 
-@dataclass
+@dataclass(kw_only=True)
 class State:
     """Where a solver stands; solvers add what they need. Every tensor has a row per sample.
 

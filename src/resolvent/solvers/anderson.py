@@ -9,22 +9,18 @@ from resolvent.core.problem import Problem, per_sample, rms
 from resolvent.core.solver import State
 from resolvent.solvers.history import coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
-
-# A residual this much above the best one sends the sample back to it, with an empty window and half the mixing.
-_SAFEGUARD = 10.0
+from resolvent.solvers.safeguard import SHORTEN, Best
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AndersonState(State):
-    f: Tensor = None  # type: ignore[assignment]
-    best_w: Tensor = None  # type: ignore[assignment]
-    best_f: Tensor = None  # type: ignore[assignment]
-    best_norm: Tensor = None  # type: ignore[assignment]
-    changes_w: Tensor = None  # type: ignore[assignment]
-    changes_f: Tensor = None  # type: ignore[assignment]
-    gram: Tensor = None  # type: ignore[assignment]
-    valid: Tensor = None  # type: ignore[assignment]
-    mixing: Tensor = None  # type: ignore[assignment]
+    f: Tensor
+    best: Best
+    changes_w: Tensor
+    changes_f: Tensor
+    gram: Tensor
+    valid: Tensor
+    mixing: Tensor
     count: int = 0
 
 
@@ -36,8 +32,8 @@ class Anderson(NonlinearSolver):
 
     where the columns of dW and dF are the last changes of w and f. The default for many unknowns: on a linear
     problem it is GMRES, and it needs one evaluation of F a step and no derivatives. The least-squares problem is
-    regularised; a sample whose residual grows tenfold over its best goes back there and starts its window anew with
-    half the mixing.
+    regularised; a sample whose residual grows tenfold over its best goes back there, and one that finds nothing
+    better for long starts its window anew with a tenth of the mixing.
 
     Arguments:
         memory: columns in the window.
@@ -67,10 +63,17 @@ class Anderson(NonlinearSolver):
         r = problem.defect(w)
         norm, f = rms(r), problem.precondition(r)
         window = ring(self.memory, f)
-        valid = torch.zeros_like(window[:, :, 0], dtype=torch.bool)
-        gram = torch.zeros_like(window[:, :, :1]).repeat(1, 1, self.memory)
-        mixing = torch.full_like(norm, self.mixing)
-        return AndersonState(w, norm, None, None, f, w, f, norm, window, window.clone(), gram, valid, mixing)
+        return AndersonState(
+            w=w,
+            norm=norm,
+            f=f,
+            best=Best.first(w, f, norm),
+            changes_w=window,
+            changes_f=window.clone(),
+            gram=torch.zeros_like(window[:, :, :1]).repeat(1, 1, self.memory),
+            valid=torch.zeros_like(window[:, :, 0], dtype=torch.bool),
+            mixing=torch.full_like(norm, self.mixing),
+        )
 
     def step(self, problem: Problem, state: AndersonState, running: Tensor) -> AndersonState:
         beta = per_sample(state.mixing, state.w)
@@ -81,28 +84,22 @@ class Anderson(NonlinearSolver):
         r = problem.defect(w)
         norm, f = rms(r), problem.precondition(r)
 
-        lost = running & ~(norm <= _SAFEGUARD * state.best_norm)
-        better = norm < state.best_norm
-        best_w = torch.where(per_sample(better, w), w, state.best_w)
-        best_f = torch.where(per_sample(better, f), f, state.best_f)
+        best, lost, misled = state.best.update(w, f, norm, running)
+        shown = per_sample(norm.isfinite(), w)  # 0 * inf is not 0, so what is not finite must not enter the window.
         slot = state.count % self.memory
-        # A step that got lost may have left the finite numbers, and 0 * inf is not 0: it must not enter the window.
-        kept = per_sample(~lost, w)
-        changes_w = remember(state.changes_w, slot, torch.where(kept, w - state.w, 0.0))
-        changes_f = remember(state.changes_f, slot, torch.where(kept, f - state.f, 0.0))
+        changes_w = remember(state.changes_w, slot, torch.where(shown, w - state.w, 0.0))
+        changes_f = remember(state.changes_f, slot, torch.where(shown, f - state.f, 0.0))
         occupied = torch.arange(self.memory, device=w.device) == slot
         return AndersonState(
-            w=torch.where(kept, w, best_w),
-            norm=torch.where(lost, state.best_norm, norm),
-            f=torch.where(kept, f, best_f),
-            best_w=best_w,
-            best_f=best_f,
-            best_norm=torch.where(better, norm, state.best_norm),
+            w=torch.where(per_sample(lost, w), best.w, w),
+            norm=torch.where(lost, best.norm, norm),
+            f=torch.where(per_sample(lost, f), best.r, f),
+            best=best,
             changes_w=changes_w,
             changes_f=changes_f,
             gram=self._gram(state.gram, changes_f, slot),
-            valid=(state.valid | occupied) & ~lost[:, None],
-            mixing=torch.where(lost, 0.5 * state.mixing, state.mixing),
+            valid=(state.valid | occupied) & ~misled[:, None],
+            mixing=torch.where(misled, SHORTEN * state.mixing, state.mixing),
             count=state.count + 1,
         )
 

@@ -11,12 +11,12 @@ from resolvent.solvers.history import divide
 from resolvent.solvers.linear import Preconditioned, as_linear
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BiCGStabState(State):
-    r: Tensor = None  # type: ignore[assignment]
-    shadow: Tensor = None  # type: ignore[assignment]
-    p: Tensor = None  # type: ignore[assignment]
-    rho: Tensor = None  # type: ignore[assignment]
+    r: Tensor
+    shadow: Tensor
+    p: Tensor
+    rho: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BiCGStab(Preconditioned):
 
     def init(self, problem: Problem, w: Tensor) -> BiCGStabState:
         r = as_linear(problem, self).defect(w)
-        return BiCGStabState(w, rms(r), None, None, r, r, r, dot(r, r))
+        return BiCGStabState(w=w, norm=rms(r), r=r, shadow=r, p=r, rho=dot(r, r))
 
     def step(self, problem: Problem, state: BiCGStabState, running: Tensor) -> BiCGStabState:
         system = as_linear(problem, self)

@@ -9,19 +9,16 @@ from resolvent.core.problem import Problem, dot, per_sample, rms
 from resolvent.core.solver import State
 from resolvent.solvers.history import coefficients, combine, divide, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
+from resolvent.solvers.safeguard import SHORTEN, Best
 
-_SAFEGUARD = 10.0
 
-
-@dataclass
+@dataclass(kw_only=True)
 class BroydenState(State):
-    r: Tensor = None  # type: ignore[assignment]
-    best_w: Tensor = None  # type: ignore[assignment]
-    best_r: Tensor = None  # type: ignore[assignment]
-    best_norm: Tensor = None  # type: ignore[assignment]
-    left: Tensor = None  # type: ignore[assignment]
-    right: Tensor = None  # type: ignore[assignment]
-    length: Tensor = None  # type: ignore[assignment]
+    r: Tensor
+    best: Best
+    left: Tensor
+    right: Tensor
+    length: Tensor
     count: int = 0
 
 
@@ -32,7 +29,8 @@ class Broyden(NonlinearSolver):
     that each step corrects by one product of two vectors: H + (s - H y) s^T H / (s^T H y), s the change of w and y
     that of -r. H starts as the division by 1 - tau c of the field's linear part. Superlinear, one evaluation of F a
     step; `memory` corrections are kept, then all are dropped and collected anew. A sample whose residual grows
-    tenfold over its best goes back there with an empty memory and half the step.
+    tenfold over its best goes back there, and one that finds nothing better for long forgets all and shortens its
+    steps.
 
     Reference: Kelley, Iterative methods for linear and nonlinear equations, SIAM 1995, chapter 7.
     """
@@ -50,7 +48,15 @@ class Broyden(NonlinearSolver):
         r = problem.defect(w)
         norm = rms(r)
         empty = ring(self.memory, r)
-        return BroydenState(w, norm, None, None, r, w, r, norm, empty, empty.clone(), torch.ones_like(norm))
+        return BroydenState(
+            w=w,
+            norm=norm,
+            r=r,
+            best=Best.first(w, r, norm),
+            left=empty,
+            right=empty.clone(),
+            length=torch.ones_like(norm),
+        )
 
     def step(self, problem: Problem, state: BroydenState, running: Tensor) -> BroydenState:
         newton = problem.precondition(state.r) + combine(state.left, coefficients(state.right, state.r), state.r)
@@ -59,22 +65,17 @@ class Broyden(NonlinearSolver):
         r = problem.defect(w)
         norm = rms(r)
 
-        lost = running & ~(norm <= _SAFEGUARD * state.best_norm)
-        better = norm < state.best_norm
-        best_w = torch.where(per_sample(better, w), w, state.best_w)
-        best_r = torch.where(per_sample(better, r), r, state.best_r)
+        best, lost, misled = state.best.update(w, r, norm, running)
         left, right = self._correct(problem, state, w - state.w, state.r - r)
-        forget = lost[:, None, None]
+        forget = misled[:, None, None]
         return BroydenState(
-            w=torch.where(per_sample(lost, w), best_w, w),
-            norm=torch.where(lost, state.best_norm, norm),
-            r=torch.where(per_sample(lost, r), best_r, r),
-            best_w=best_w,
-            best_r=best_r,
-            best_norm=torch.where(better, norm, state.best_norm),
+            w=torch.where(per_sample(lost, w), best.w, w),
+            norm=torch.where(lost, best.norm, norm),
+            r=torch.where(per_sample(lost, r), best.r, r),
+            best=best,
             left=torch.where(forget, 0.0, left),
             right=torch.where(forget, 0.0, right),
-            length=torch.where(lost, 0.5 * state.length, 1.0),
+            length=torch.where(misled, SHORTEN * state.length, torch.where(lost, state.length, 1.0)),
             count=state.count + 1,
         )
 

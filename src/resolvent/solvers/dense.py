@@ -11,9 +11,9 @@ from resolvent.core.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DenseState(State):
-    r: Tensor = None  # type: ignore[assignment]
+    r: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class DenseLU(LinearSolver):
         linearization = as_linear(problem, self).linearization
         usable = linearization.factors()[2]
         r = problem.b - self._product(problem, w)
-        return DenseState(w, rms(r), broken=~usable, r=r)
+        return DenseState(w=w, norm=rms(r), broken=~usable, r=r)
 
     def step(self, problem: Problem, state: DenseState, running: Tensor) -> DenseState:
         system = as_linear(problem, self)
@@ -39,7 +39,7 @@ class DenseLU(LinearSolver):
         moved = state.w + solve_factorized(factors, pivots, state.r, system.transposed)
         w = torch.where(per_sample(running, moved), moved, state.w)
         r = problem.b - self._product(problem, w)
-        return DenseState(w, rms(r), broken=state.broken, r=r)
+        return DenseState(w=w, norm=rms(r), broken=state.broken, r=r)
 
     def _product(self, problem: Problem, w: Tensor) -> Tensor:
         system = as_linear(problem, self)

@@ -18,15 +18,15 @@ from resolvent.solvers.nonlinear import NonlinearSolver
 _MOST_TRIALS = 20
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DescentState(State):
     """`w` is where the line starts that is being searched, and `gradient` the one there."""
 
-    gradient: Tensor = None  # type: ignore[assignment]
-    direction: Tensor = None  # type: ignore[assignment]
-    line: LineSearch = None  # type: ignore[assignment]
-    changes_w: Tensor = None  # type: ignore[assignment]
-    changes_g: Tensor = None  # type: ignore[assignment]
+    gradient: Tensor
+    direction: Tensor
+    line: LineSearch
+    changes_w: Tensor
+    changes_g: Tensor
 
 
 class Descent(NonlinearSolver):
@@ -55,7 +55,15 @@ class Descent(NonlinearSolver):
         phi, gradient, norm = _objective(problem, w)
         empty = ring(self.memory, gradient)
         line = LineSearch.start(phi, -dot(gradient, gradient), torch.ones_like(phi))
-        return DescentState(w, norm, None, None, gradient, -gradient, line, empty, empty.clone())
+        return DescentState(
+            w=w,
+            norm=norm,
+            gradient=gradient,
+            direction=-gradient,
+            line=line,
+            changes_w=empty,
+            changes_g=empty.clone(),
+        )
 
     def step(self, problem: Problem, state: DescentState, running: Tensor) -> DescentState:
         moved = state.w + per_sample(state.line.t, state.w) * state.direction

@@ -11,13 +11,13 @@ from resolvent.solvers.history import coefficients, combine, divide, remember, r
 from resolvent.solvers.linear import Preconditioned, as_linear
 
 
-@dataclass
+@dataclass(kw_only=True)
 class GMRESState(State):
-    base: Tensor = None  # type: ignore[assignment]
-    basis: Tensor = None  # type: ignore[assignment]
-    triangle: Tensor = None  # type: ignore[assignment]
-    rotations: Tensor = None  # type: ignore[assignment]
-    start: Tensor = None  # type: ignore[assignment]
+    base: Tensor
+    basis: Tensor
+    triangle: Tensor
+    rotations: Tensor
+    start: Tensor
     count: int = 0
 
 
@@ -54,8 +54,15 @@ class GMRES(Preconditioned):
         basis = remember(ring(size + 1, r), 0, divide(flat, start[:, None].expand_as(flat)))
         square = torch.zeros_like(basis[:, :, :1]).repeat(1, 1, size + 1)
         identity = square + torch.eye(size + 1, dtype=w.dtype, device=w.device)
-        norm = start / problem.size**0.5
-        return GMRESState(w, norm, None, None, w, basis, square, identity, start)
+        return GMRESState(
+            w=w,
+            norm=start / problem.size**0.5,
+            base=w,
+            basis=basis,
+            triangle=square,
+            rotations=identity,
+            start=start,
+        )
 
     def step(self, problem: Problem, state: GMRESState, running: Tensor) -> GMRESState:
         if state.count == state.triangle.shape[1] - 1:

@@ -1,6 +1,6 @@
 """Newton's method with a dense Jacobian, for few unknowns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ SUFFICIENT = 1e-4
 _SLOW = 0.25
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NewtonState(State):
-    r: Tensor = None  # type: ignore[assignment]
-    length: Tensor = None  # type: ignore[assignment]
+    r: Tensor
+    length: Tensor
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Newton(NonlinearSolver):
         image, matrix = evaluate_with_matrix(problem, w)
         r = problem.b + problem.tau * image - w
         norm = rms(r)
-        return NewtonState(w, norm, matrix=matrix, r=r, length=torch.ones_like(norm))
+        return NewtonState(w=w, norm=norm, matrix=matrix, r=r, length=torch.ones_like(norm))
 
     def step(self, problem: Problem, state: NewtonState, running: Tensor) -> NewtonState:
         assert state.matrix is not None
@@ -61,13 +61,13 @@ class Newton(NonlinearSolver):
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ChordState(State):
-    r: Tensor = None  # type: ignore[assignment]
-    length: Tensor = None  # type: ignore[assignment]
-    factors: Tensor = None  # type: ignore[assignment]
-    pivots: Tensor = None  # type: ignore[assignment]
-    fresh: Tensor = None  # type: ignore[assignment]
+    r: Tensor
+    length: Tensor
+    factors: Tensor
+    pivots: Tensor
+    fresh: Tensor
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,16 @@ class Chord(NonlinearSolver):
         r = problem.b + problem.tau * image - w
         norm = rms(r)
         factors, pivots, usable = factorize(matrix)
-        return ChordState(w, norm, ~usable, None, r, torch.ones_like(norm), factors, pivots, torch.ones_like(usable))
+        return ChordState(
+            w=w,
+            norm=norm,
+            broken=~usable,
+            r=r,
+            length=torch.ones_like(norm),
+            factors=factors,
+            pivots=pivots,
+            fresh=torch.ones_like(usable),
+        )
 
     def step(self, problem: Problem, state: ChordState, running: Tensor) -> ChordState:
         assert state.broken is not None
@@ -102,17 +111,14 @@ class Chord(NonlinearSolver):
         norm = torch.where(lower, norm, state.norm)
         fresh = state.fresh & ~lower
         renew = slow & ~fresh
+        kept = replace(state, w=w, norm=norm, r=r, length=length, fresh=fresh)
         if not any_true(renew):
-            return ChordState(w, norm, state.broken, None, r, length, state.factors, state.pivots, fresh)
+            return kept
         factors, pivots, usable = factorize(evaluate_with_matrix(problem, w)[1])
-        return ChordState(
-            w,
-            norm,
-            torch.where(renew, ~usable, state.broken),
-            None,
-            r,
-            length,
-            torch.where(renew[:, None, None], factors, state.factors),
-            torch.where(renew[:, None], pivots, state.pivots),
-            fresh | renew,
+        return replace(
+            kept,
+            broken=torch.where(renew, ~usable, state.broken),
+            factors=torch.where(renew[:, None, None], factors, state.factors),
+            pivots=torch.where(renew[:, None], pivots, state.pivots),
+            fresh=fresh | renew,
         )

@@ -20,12 +20,12 @@ from resolvent.solvers.nonlinear import NonlinearSolver
 _FIRST_FORCING, _MOST_FORCING, _LEAST_FORCING, _GAMMA = 0.1, 0.9, 1e-3, 0.9
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NewtonKrylovState(State):
-    r: Tensor = None  # type: ignore[assignment]
-    direction: Tensor = None  # type: ignore[assignment]
-    length: Tensor = None  # type: ignore[assignment]
-    forcing: Tensor = None  # type: ignore[assignment]
+    r: Tensor
+    direction: Tensor
+    length: Tensor
+    forcing: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,14 @@ class NewtonKrylov(NonlinearSolver):
     def init(self, problem: Problem, w: Tensor) -> NewtonKrylovState:
         r = problem.defect(w)
         norm = rms(r)
-        forcing = torch.full_like(norm, _FIRST_FORCING)
-        # A length of zero marks a direction that has yet to be found.
-        return NewtonKrylovState(w, norm, None, None, r, torch.zeros_like(r), torch.zeros_like(norm), forcing)
+        return NewtonKrylovState(
+            w=w,
+            norm=norm,
+            r=r,
+            direction=torch.zeros_like(r),
+            length=torch.zeros_like(norm),  # Zero marks a direction that has yet to be found.
+            forcing=torch.full_like(norm, _FIRST_FORCING),
+        )
 
     def step(self, problem: Problem, state: NewtonKrylovState, running: Tensor) -> NewtonKrylovState:
         needed = running & (state.length == 0)

@@ -11,9 +11,9 @@ from resolvent.solvers.linear import LinearSolver, as_linear
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PicardState(State):
-    r: Tensor = None  # type: ignore[assignment]
+    r: Tensor
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Picard(NonlinearSolver):
 
     def init(self, problem: Problem, w: Tensor) -> PicardState:
         r = problem.defect(w)
-        return PicardState(w, rms(r), r=r)
+        return PicardState(w=w, norm=rms(r), r=r)
 
     def step(self, problem: Problem, state: PicardState, running: Tensor) -> PicardState:
         moved = state.w + self.damping * problem.precondition(state.r)
         w = torch.where(per_sample(running, moved), moved, state.w)
         r = problem.defect(w)
-        return PicardState(w, rms(r), r=r)
+        return PicardState(w=w, norm=rms(r), r=r)
 
 
 @dataclass(frozen=True)
