@@ -4,8 +4,9 @@
 |---|---|---|
 | Linear | singular values | exact |
 | convolution that keeps a torus: circular 'same' padding, the stride a divisor of the size (or 1x1) | Fourier | exact |
-| convolution with zeros around, ConvTranspose | Fourier on a larger torus, Schur's test | bound |
-| convolution with reflected, replicated or other circular padding | as above times the norm of the padding | bound |
+| any other with at most 1024 inputs | singular values of the assembled matrix | exact |
+| larger convolution with zeros around, ConvTranspose | Fourier on a larger torus, or Schur's test | bound |
+| larger convolution with other padding | as above, Fourier times the norm of the padding | bound |
 
 Exact means up to the rounding of float64, in which all of this is computed.
 """
@@ -28,12 +29,13 @@ class NormBound(NamedTuple):
     method: str
 
 
-def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None) -> NormBound:
+def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None, *, assemble: int = 1024) -> NormBound:
     """Bound the l2 norm of the linear map of a layer from above, with certainty.
 
     Arguments:
         layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d, parametrized or not.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
+        assemble: the largest size of an input for which a convolution is written out as a matrix.
 
     Returns:
         The bound; `exact` says whether it is the norm itself, `method` is "svd", "fourier" or "schur".
@@ -46,9 +48,17 @@ def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None) -> No
         if isinstance(operator, Dense):
             return NormBound(float(torch.linalg.matrix_norm(weight, 2)), True, "svd")
         if isinstance(operator, TransposedConvolution):
-            operator = operator.forward_map  # a map and its transpose have the same norm
-        assert isinstance(operator, Convolution)
-        return _convolution_bound(operator, weight)
+            conv = operator.forward_map  # a map and its transpose have the same norm
+        else:
+            assert isinstance(operator, Convolution)
+            conv = operator
+        if _keeps_torus(conv, weight):
+            return NormBound(_torus_norm(conv, weight, conv.input_shape[1:]), True, "fourier")
+        size = math.prod(operator.input_shape)
+        if size <= assemble:
+            basis = torch.eye(size, dtype=weight.dtype, device=weight.device).reshape(size, *operator.input_shape)
+            return NormBound(float(torch.linalg.matrix_norm(operator(weight, basis).flatten(1), 2)), True, "svd")
+        return _convolution_bound(conv, weight)
 
 
 def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> float:
@@ -67,15 +77,16 @@ def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> fl
     return math.sqrt(float(rows.detach().max()) * float(columns.max()))
 
 
+def _keeps_torus(conv: Convolution, weight: Tensor) -> bool:
+    """Whether the map is a circular convolution on the torus of its input, at every s-th point."""
+    reach = tuple(d * (k - 1) for d, k in zip(conv.dilation, weight.shape[2:], strict=True))
+    fits = all(sum(pair) == r for pair, r in zip(conv.padding, reach, strict=True))
+    divides = all(n % s == 0 for n, s in zip(conv.input_shape[1:], conv.stride, strict=True))
+    return fits and divides and (conv.padding_mode == "circular" or not any(reach))
+
+
 def _convolution_bound(conv: Convolution, weight: Tensor) -> NormBound:
     sizes = conv.input_shape[1:]
-    reach = tuple(d * (k - 1) for d, k in zip(conv.dilation, weight.shape[2:], strict=True))
-    padded = any(sum(pair) for pair in conv.padding)
-    keeps_torus = all(sum(pair) == r for pair, r in zip(conv.padding, reach, strict=True))
-    divides = all(n % s == 0 for n, s in zip(sizes, conv.stride, strict=True))
-    if keeps_torus and divides and (conv.padding_mode == "circular" or not padded):
-        return NormBound(_torus_norm(conv, weight, sizes), True, "fourier")
-
     if conv.padding_mode == "zeros":
         # On a torus with room for the padding on one side no kernel reads across the seam: the map is a part of the
         # one on the torus, first extending by zeros and last leaving out some outputs.

@@ -1,0 +1,59 @@
+"""Any module as a vector field."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..spectral import Disc
+from .base import Field, Time
+
+
+class Autonomous(Field):
+    """A module y -> F(y) as a field that does not depend on time.
+
+    What cannot be seen from outside has to be said here; what is said is believed.
+
+    Arguments:
+        module: maps (batch, *shape) to the same shape.
+        rowwise: True if the module treats each sample alone and alike (no batch statistics, no closed-over samples).
+            It lets solvers drop samples that are finished and replicate rows for a Jacobian.
+        linear_part: a multiplier c with F(y) = c y + N(y), see `Field.linear_part`.
+        lipschitz: a Lipschitz constant of the module.
+        shape: shape of one sample.
+    """
+
+    autonomous = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        rowwise: bool = False,
+        linear_part: float | Tensor | None = None,
+        lipschitz: float | None = None,
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
+            raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
+        self.module = module
+        self.rowwise = rowwise
+        self.bound = lipschitz
+        self.shape = None if shape is None else tuple(shape)
+        self._linear_part: float | Tensor | None
+        if isinstance(linear_part, Tensor):
+            self.register_buffer("_linear_part", linear_part)
+        else:
+            self._linear_part = linear_part
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        value: Tensor = self.module(y)
+        return value
+
+    @property
+    def linear_part(self) -> float | Tensor | None:
+        return self._linear_part
+
+    def disc(self) -> Disc:
+        return super().disc() if self.bound is None else Disc(0.0, self.bound)

@@ -1,0 +1,74 @@
+"""The multilayer perceptron as a vector field."""
+
+import math
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from ..spectral import Disc, norm_bound
+from .activations import nonexpansive, slopes_of
+from .base import Field, Time
+from .init import initialise
+from .normalisation import share_bound
+
+
+class MLP(Field):
+    """A multilayer perceptron that maps R^dim to itself.
+
+        F(y) = G_out s(G_n ... s(G_1 s(G_in y + b_0) + b_1) ... + b_n)
+
+    Arguments:
+        dim: size of the state.
+        width: size of the hidden layers.
+        depth: number n of square matrices between G_in and G_out; there are n + 1 activations.
+        activation: s, a module that acts on each entry alone; GELU by default.
+        bound: if given, the Lipschitz constant of F is kept within it: each of the n + 2 matrices is normalised to
+            bound^(1/(n+2)), and the activation divided by its own Lipschitz constant where that exceeds 1.
+        slopes: smallest and largest slope of an activation that is not known; needed with a bound only.
+        always: normalise also those matrices whose norm is below their share.
+        power_iterations: see `resolvent.spectral.spectral_norm`.
+        init: "xavier" (uniform) or "xavier_unit"; the biases start at zero, see `resolvent.fields.initialise`.
+
+    Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.
+    """
+
+    autonomous = True
+
+    def __init__(
+        self,
+        dim: int,
+        width: int,
+        depth: int,
+        activation: nn.Module | None = None,
+        *,
+        bound: float | None = None,
+        slopes: tuple[float, float] | None = None,
+        always: bool = False,
+        power_iterations: int = 1,
+        init: str = "xavier",
+    ) -> None:
+        super().__init__()
+        if dim < 1 or width < 1 or depth < 0:
+            raise ValueError(f"dim and width must be at least 1 and depth at least 0, got {dim}, {width} and {depth}")
+        self.shape = (dim,)
+        self.bound = bound
+        self.activation = nn.GELU() if activation is None else activation
+        widths = [dim, *[width] * (depth + 1), dim]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths[:-1]))
+        self.layers.append(nn.Linear(width, dim, bias=False))
+        initialise(self.layers, init)
+        if bound is not None:
+            self.activation = nonexpansive(self.activation, slopes)
+            shapes = [(size,) for size in widths[:-1]]
+            share_bound(list(self.layers), shapes, bound, power_iterations, always)
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            y = self.activation(layer(y))
+        value: Tensor = last(y)
+        return value
+
+    def disc(self) -> Disc:
+        steepness = slopes_of(self.activation).lipschitz ** (len(self.layers) - 1)
+        return Disc(0.0, steepness * math.prod(norm_bound(layer).value for layer in self.layers))

@@ -1,0 +1,89 @@
+"""A field with weights that depend on time, constant between breakpoints."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ..spectral import Disc
+from .base import Field, Time
+
+
+class Piecewise(Field):
+    """One field after the other, piecewise constant in time and continuous from the right.
+
+        F(t, y) = F_k(t, y)      for      k H/T <= t < (k+1) H/T,      k = 0, ..., T-1
+
+    At a breakpoint the new field counts. Before 0 the first field acts, from H on the last one. A time that misses a
+    breakpoint by the rounding of its dtype, less than the square root of its precision in units of H/T, is taken
+    for the breakpoint: k*h computed in floating point lies in cell k.
+
+    Arguments:
+        fields: F_0, ..., F_{T-1}.
+        horizon: H.
+    """
+
+    def __init__(self, fields: Iterable[Field], horizon: float) -> None:
+        super().__init__()
+        pieces = list(fields)
+        if not pieces:
+            raise ValueError("Piecewise needs at least one field, got none")
+        if not (math.isfinite(horizon) and horizon > 0):
+            raise ValueError(f"horizon must be a positive number, got {horizon}")
+        self.fields = nn.ModuleList(pieces)
+        self.horizon = float(horizon)
+        self.rowwise = all(field.rowwise for field in pieces)
+        self.autonomous = len(pieces) == 1 and pieces[0].autonomous
+        self.shape = pieces[0].shape if len({field.shape for field in pieces}) == 1 else None
+        bounds = [field.bound for field in pieces if field.bound is not None]
+        self.bound = max(bounds) if len(bounds) == len(pieces) else None
+
+    @property
+    def pieces(self) -> tuple[Field, ...]:
+        """The fields, in order of time."""
+        return tuple(self.fields)  # type: ignore[arg-type]
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        if not isinstance(t, Tensor) or t.ndim == 0:
+            value: Tensor = self.fields[int(self.cell(t))](t, y)
+            return value
+        if t.shape != y.shape[:1]:
+            raise ValueError(f"t must be one number or one for each of {y.shape[0]} samples, got {tuple(t.shape)}")
+        cells = self.cell(t)
+        present = cells.unique().tolist()
+        if len(present) == 1:
+            same: Tensor = self.fields[present[0]](t, y)
+            return same
+        if not self.rowwise:
+            return self._evaluate_all(present, cells, t, y)
+        rows = [(cells == k).nonzero().squeeze(1) for k in present]
+        values = [self.fields[k](t[i], y[i]) for k, i in zip(present, rows, strict=True)]
+        return torch.cat(values)[torch.cat(rows).argsort()]
+
+    def cell(self, t: Time) -> Tensor:
+        """Index of the field that is active at time t, of the shape of t."""
+        t = torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.float64).detach()
+        precision = torch.finfo(t.dtype if t.is_floating_point() else torch.float64).eps
+        position = t.double() * (len(self.fields) / self.horizon)
+        return (position + math.sqrt(precision)).floor().clamp(0, len(self.fields) - 1).long()
+
+    @property
+    def linear_part(self) -> float | Tensor | None:
+        """The common linear part, if the pieces have one and the same."""
+        first, *others = (field.linear_part for field in self.pieces)
+        if not others or (isinstance(first, float) and all(part == first for part in others)):
+            return first
+        return None
+
+    def disc(self) -> Disc:
+        discs = [field.disc() for field in self.pieces]
+        return Disc.spanning(min(disc.low for disc in discs), max(disc.high for disc in discs))
+
+    def _evaluate_all(self, present: list[int], cells: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """Each field on the whole batch, for fields that may not be called with a part of it."""
+        value = torch.zeros_like(y)
+        for k in present:
+            active = (cells == k).reshape(-1, *[1] * (y.ndim - 1))
+            value = torch.where(active, self.fields[k](t, y), value)
+        return value
