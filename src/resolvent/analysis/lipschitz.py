@@ -17,8 +17,8 @@ Shape = tuple[int, ...]
 def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form: str = "midpoint") -> float:
     """Bound the Lipschitz constant of theta steps by where the slopes of the field lie.
 
-    With the stability function R(z) = (1 + (1-theta) z) / (1 - theta z), slopes in the disc with the diameter [a, b] and
-    theta h b < 1, a step of the midpoint form multiplies a difference by exactly |R(h w)| for some w in the disc, hence
+    Let R(z) = (1 + (1-theta) z) / (1 - theta z) be the stability function, [a, b] the diameter of the disc of slopes,
+    and theta h b < 1. A step of the midpoint form multiplies a difference by exactly |R(h w)| for some w in the disc, hence
 
         Lip(midpoint step) <= max(|R(h a)|, |R(h b)|)
 
@@ -37,11 +37,13 @@ def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form
 
     Reference: Hairer and Wanner, Solving Ordinary Differential Equations II, section IV.12, for contractivity.
     """
+    if not (0 <= theta <= 1 and 0 < h < math.inf and num_steps >= 1):
+        raise ValueError(f"need 0 <= theta <= 1, h > 0 and num_steps >= 1, got {theta}, {h} and {num_steps}")
     if theta * h * disc.high >= 1:
         raise ValueError(
-            f"theta*h*high = {theta * h * disc.high:.6g} >= 1: the slopes of the field can reach the pole of the stability "
-            f"function and no bound exists; make the upper limit of the field less than {1 / (theta * h):.4g}, or the "
-            "step smaller"
+            f"theta*h*high = {theta * h * disc.high:.6g} >= 1: the slopes of the field can reach the pole of the "
+            f"stability function, and no bound exists. Keep the slopes of the field below {1 / (theta * h):.4g}, or make "
+            "the step smaller"
         )
     midpoint = max(abs(_stability(theta, h * end)) for end in (disc.low, disc.high))
     if form == "midpoint":
@@ -63,7 +65,8 @@ def lipschitz_bound(model: nn.Module, input_shape: Sequence[int] | None = None) 
         model: the block or network.
         input_shape: shape of one sample, without the batch; needed where there are convolutions or pooling.
     """
-    return _bound(model, None if input_shape is None else tuple(input_shape))
+    bound, _ = _bound(model, None if input_shape is None else tuple(input_shape))
+    return bound
 
 
 def certified_radius(model: nn.Module, x: Tensor, lipschitz: float | None = None) -> Tensor:
@@ -96,31 +99,42 @@ def _stability(theta: float, z: float) -> float:
     return (1 + (1 - theta) * z) / (1 - theta * z)
 
 
-def _bound(module: nn.Module, shape: Shape | None) -> float:
-    if isinstance(module, nn.Sequential):
+def _bound(module: nn.Module, shape: Shape | None) -> tuple[float, Shape | None]:
+    """The Lipschitz constant of a module on samples of a shape, and the shape of its outputs."""
+    if _is(module, nn.Sequential):
         return _sequential_bound(module, shape)
     if _is_theta_block(module):
-        return _block_bound(module)
+        return _block_bound(module), shape
     if is_activation(module):
-        return slopes_of(module).lipschitz
+        return slopes_of(module).lipschitz, shape
     for kinds, rule in _RULES:
-        if isinstance(module, kinds):
-            return rule(module, shape)
+        if _is(module, *kinds):
+            return rule(module, shape), _output_shape(module, shape)
     raise ValueError(
         f"no Lipschitz constant is known for {type(module).__name__}: build the network as nn.Sequential of theta "
         "blocks, linear and convolutional layers, activations and pooling, or give certified_radius a constant"
     )
 
 
-def _sequential_bound(model: nn.Sequential, shape: Shape | None) -> float:
-    bound = 1.0
-    for module in model:
-        bound *= _bound(module, shape)
-        if shape is not None and not (_is_theta_block(module) or is_activation(module)):  # those keep the shape
-            like = next(module.parameters(), torch.empty(0))
-            with torch.no_grad():
-                shape = tuple(module(torch.zeros(1, *shape, dtype=like.dtype, device=like.device)).shape[1:])
-    return bound
+def _is(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module does what one of these kinds does: a subclass with a forward pass of its own may do anything."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
+
+
+def _sequential_bound(modules: Any, shape: Shape | None) -> tuple[float, Shape | None]:
+    product = 1.0
+    for module in modules:
+        bound, shape = _bound(module, shape)
+        product *= bound
+    return product, shape
+
+
+def _output_shape(module: nn.Module, shape: Shape | None) -> Shape | None:
+    if shape is None:
+        return None
+    like = next(module.parameters(), torch.empty(0))
+    with torch.no_grad():
+        return tuple(module(torch.zeros(1, *shape, dtype=like.dtype, device=like.device)).shape[1:])
 
 
 def _is_theta_block(module: nn.Module) -> bool:
@@ -129,11 +143,12 @@ def _is_theta_block(module: nn.Module) -> bool:
 
 def _block_bound(block: Any) -> float:
     field: Field = block.field
-    step = block.horizon / block.num_steps
+    theta, num_steps = float(block.theta), int(block.num_steps)
+    h = float(block.horizon) / num_steps
     if block.form == "trapezoid" and not field.autonomous:
         # A field that changes between two steps does not let the factors of neighbouring steps be joined.
-        return theta_lipschitz(field.disc(), block.theta, step, 1, block.form) ** int(block.num_steps)
-    return theta_lipschitz(field.disc(), block.theta, step, block.num_steps, block.form)
+        return theta_lipschitz(field.disc(), theta, h, 1, block.form) ** num_steps
+    return theta_lipschitz(field.disc(), theta, h, num_steps, block.form)
 
 
 def _one(module: nn.Module, shape: Shape | None) -> float:
