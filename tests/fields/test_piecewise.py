@@ -42,6 +42,7 @@ def test_continuous_from_the_right_at_the_breakpoints():
 
 def test_the_ends_reach_to_infinity():
     field = constants(3)
+    assert [field.cell(t) for t in (-math.inf, math.inf)] == [0, 2]
     assert value_at(field, -5.0) == 0
     assert value_at(field, 1.0) == 2
     assert value_at(field, 1e6) == 2
@@ -55,8 +56,8 @@ def test_a_multiple_of_the_step_lies_in_its_cell(count, horizon):
     by_product = torch.tensor([k * h for k in range(count)])
     by_sum = torch.tensor(list(accumulate(repeat(h, count - 1), initial=0.0)))
     for times in (by_product, by_sum, by_product.float()):
-        assert torch.equal(field.cell(times), torch.arange(count))
-    assert [int(field.cell(float(t))) for t in by_sum] == list(range(count))
+        assert torch.equal(field.cells(times), torch.arange(count))
+    assert [field.cell(float(t)) for t in by_sum] == list(range(count))
 
 
 @pytest.mark.parametrize("rowwise", [True, False])

@@ -18,7 +18,7 @@ def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form
     """Bound the Lipschitz constant of theta steps by where the slopes of the field lie.
 
     Let R(z) = (1 + (1-theta) z) / (1 - theta z) be the stability function, [a, b] the diameter of the disc of slopes,
-    and theta h b < 1. A step of the midpoint form multiplies a difference by exactly |R(h w)| for some w in the disc, hence
+    and theta h b < 1. A step of the midpoint form multiplies a difference by exactly |R(h w)| for a w in the disc, so
 
         Lip(midpoint step) <= max(|R(h a)|, |R(h b)|)
 
@@ -42,8 +42,8 @@ def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form
     if theta * h * disc.high >= 1:
         raise ValueError(
             f"theta*h*high = {theta * h * disc.high:.6g} >= 1: the slopes of the field can reach the pole of the "
-            f"stability function, and no bound exists. Keep the slopes of the field below {1 / (theta * h):.4g}, or make "
-            "the step smaller"
+            f"stability function, and no bound exists. Keep the slopes of the field below {1 / (theta * h):.4g}, or "
+            "make the step smaller"
         )
     midpoint = max(abs(_stability(theta, h * end)) for end in (disc.low, disc.high))
     if form == "midpoint":

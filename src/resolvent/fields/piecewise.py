@@ -46,27 +46,34 @@ class Piecewise(Field):
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if not isinstance(t, Tensor) or t.ndim == 0:
-            value: Tensor = self.fields[int(self.cell(t))](t, y)
+            cell = self.cell(t) if not isinstance(t, Tensor) else int(self.cells(t))
+            value: Tensor = self.fields[cell](t, y)
             return value
         if t.shape != y.shape[:1]:
             raise ValueError(f"t must be one number or one for each of {y.shape[0]} samples, got {tuple(t.shape)}")
-        cells = self.cell(t)
+        cells = self.cells(t)
         present = cells.unique().tolist()
         if len(present) == 1:
             same: Tensor = self.fields[present[0]](t, y)
             return same
         if not self.rowwise:
             return self._evaluate_all(present, cells, t, y)
+        # One call for each active field: to stack the weights of all of them and gather by sample takes several times
+        # as long, even when every sample lies in a cell of its own.
         rows = [(cells == k).nonzero().squeeze(1) for k in present]
         values = [self.fields[k](t[i], y[i]) for k, i in zip(present, rows, strict=True)]
         return torch.cat(values)[torch.cat(rows).argsort()]
 
-    def cell(self, t: Time) -> Tensor:
-        """Index of the field that is active at time t, of the shape of t."""
-        t = torch.as_tensor(t, dtype=None if isinstance(t, Tensor) else torch.float64).detach()
+    def cell(self, t: float) -> int:
+        """Index of the field that is active at time t."""
+        position = t * (len(self.fields) / self.horizon) + math.sqrt(torch.finfo(torch.float64).eps)
+        return int(min(max(position, 0.0), len(self.fields) - 1))
+
+    def cells(self, t: Tensor) -> Tensor:
+        """Indices of the fields that are active at times t, of any shape."""
         precision = torch.finfo(t.dtype if t.is_floating_point() else torch.float64).eps
-        position = t.double() * (len(self.fields) / self.horizon)
-        return (position + math.sqrt(precision)).floor().clamp(0, len(self.fields) - 1).long()
+        position = t.detach().double() * (len(self.fields) / self.horizon) + math.sqrt(precision)
+        return position.floor().clamp(0, len(self.fields) - 1).long()
 
     @property
     def linear_part(self) -> float | Tensor | None:
