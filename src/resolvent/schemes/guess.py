@@ -1,0 +1,49 @@
+"""Starting guesses for the implicit equation of a stage.
+
+A guess is a function (interval, c) of the state at the fraction c of the interval. It may look at `interval.past`, the
+states so far, at `interval.slope`, F at the start, and at all else that the interval knows. It changes how much work a
+solve is, never its result beyond the tolerance.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from resolvent.schemes.interval import Interval, Number
+
+Guess = Callable[[Interval, Number], Tensor]
+
+
+def previous(interval: Interval, c: Number) -> Tensor:
+    """The state at the start of the interval. The paper's choice; costs nothing."""
+    return interval.past[0]
+
+
+def explicit(interval: Interval, c: Number) -> Tensor:
+    """The explicit predictor x + c h F(t, x): one evaluation a step. For fields that are not stiff."""
+    return interval.past[0] + c * interval.length * interval.slope
+
+
+def extrapolate(interval: Interval, c: Number) -> Tensor:
+    """The polynomial through the last three states (two, one, while there are no more); costs nothing."""
+    x, *earlier = interval.past
+    if not earlier:
+        return x
+    if len(earlier) == 1:
+        return x + c * (x - earlier[0])
+    first, second = x - earlier[0], earlier[0] - earlier[1]
+    return x + c * first + 0.5 * c * (1 + c) * (first - second)
+
+
+_BY_NAME: dict[str, Guess] = {"previous": previous, "explicit": explicit, "extrapolate": extrapolate}
+
+
+def as_guess(guess: str | Guess) -> Guess:
+    """A guess by its name, or the user's own."""
+    if isinstance(guess, str):
+        if guess not in _BY_NAME:
+            raise ValueError(f"guess must be one of {tuple(_BY_NAME)} or a function (interval, c), got {guess!r}.")
+        return _BY_NAME[guess]
+    if not callable(guess):
+        raise ValueError(f"guess must be one of {tuple(_BY_NAME)} or a function (interval, c), got {guess!r}.")
+    return guess

@@ -1,0 +1,87 @@
+"""The table of a Runge-Kutta method."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+Row = tuple[float, ...]
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Tableau:
+    """The coefficients of the Runge-Kutta method with the stages
+
+        W_i = x + h sum_j a_ij F(t + c_i h, W_i),      y = x + h sum_j b_j F(t + c_j h, W_j).
+
+    Arguments:
+        A: the a_ij, a tuple of rows.
+        b: weights.
+        order: of convergence.
+        c: nodes; None takes the row sums of A.
+
+    Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
+    """
+
+    A: tuple[Row, ...]
+    b: Row
+    order: int
+    c: Row = ()
+
+    def __post_init__(self) -> None:
+        stages = len(self.b)
+        if stages == 0 or len(self.A) != stages or any(len(row) != stages for row in self.A):
+            shape = [len(row) for row in self.A]
+            raise ValueError(
+                f"A must have one row and one column for each of the {stages} weights, got rows of {shape}."
+            )
+        if not self.c:
+            object.__setattr__(self, "c", tuple(sum(row) for row in self.A))
+        if len(self.c) != stages:
+            raise ValueError(f"c must have one node for each of the {stages} stages, got {len(self.c)}.")
+        if abs(sum(self.b) - 1) > _ROUNDING:
+            raise ValueError(f"the weights b must sum to 1 for the method to converge, got {sum(self.b)}.")
+        if not isinstance(self.order, int) or self.order < 1:
+            raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
+
+    @property
+    def explicit(self) -> bool:
+        """Whether no stage depends on itself or on later ones."""
+        return all(row[j] == 0 for i, row in enumerate(self.A) for j in range(i, len(row)))
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether no stage depends on later ones, so that they can be found one by one."""
+        return all(row[j] == 0 for i, row in enumerate(self.A) for j in range(i + 1, len(row)))
+
+    @property
+    def stiffly_accurate(self) -> bool:
+        """Whether the last stage is the result."""
+        return self.A[-1] == self.b
+
+    @cached_property
+    def recovery(self) -> Row | None:
+        """v with y = x + sum_i v_i (W_i - x), which is b^T A^{-1}; None where A is singular."""
+        if self.stiffly_accurate:
+            return (*(0.0 for _ in self.b[1:]), 1.0)
+        A = self.matrix(torch.zeros((), dtype=torch.float64))
+        if torch.linalg.matrix_rank(A) < len(self.b):
+            return None
+        return tuple(torch.linalg.solve(A.T, torch.tensor(self.b, dtype=torch.float64)).tolist())
+
+    @cached_property
+    def inverse(self) -> "Tableau":
+        """The table of the inverse method on the reversed interval: a*_ij = b_j - a_ij, stages in reverse order."""
+
+        def difference(b: float, a: float) -> float:
+            return 0.0 if abs(b - a) < _ROUNDING else b - a
+
+        b = self.b[::-1]
+        A = tuple(tuple(difference(bj, aij) for bj, aij in zip(b, row[::-1], strict=True)) for row in self.A[::-1])
+        return Tableau(A, b, self.order, tuple(1 - c for c in self.c[::-1]))
+
+    def matrix(self, like: Tensor) -> Tensor:
+        """A as a tensor of the dtype and on the device of `like`."""
+        return torch.tensor(self.A, dtype=like.dtype, device=like.device)

@@ -1,0 +1,78 @@
+"""The theta scheme: the implicit residual layer."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from resolvent.core.transforms import whole
+from resolvent.schemes.interval import Interval
+from resolvent.schemes.scheme import Carry, Scheme, Step
+
+FORMS = ("midpoint", "trapezoid")
+
+
+@dataclass(frozen=True)
+class Theta(Scheme):
+    """The theta scheme, in the two forms that agree for linear fields:
+
+        midpoint:    y = x + h F(t + theta h, (1 - theta) x + theta y)
+        trapezoid:   y = x + h ((1 - theta) F(t, x) + theta F(t + h, y)).
+
+    theta = 0 is the residual layer x + h F(t, x), without a solve; 1/2 the implicit midpoint or trapezoidal rule, the
+    only one of order 2; 1 backward Euler. The midpoint form takes one resolvent and no evaluation besides: with
+    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. An error of w is thereby divided by theta, and so is the
+    tolerance of its solve multiplied: the tolerance that is asked for holds for the equation of y.
+
+    Arguments:
+        theta: a number in [0, 1], or a tensor of no dimension in (0, 1], to be differentiated.
+        form: "midpoint" or "trapezoid".
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, equations (9) and (10).
+    """
+
+    theta: float | Tensor = 0.5
+    form: str = "midpoint"
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ValueError(f"form must be one of {FORMS}, got {self.form!r}.")
+        if isinstance(self.theta, Tensor):
+            if self.theta.dim() > 0 or not 0 < self._smallest <= 1:
+                raise ValueError(f"theta as a tensor must have no dimension and lie in (0, 1], got {self.theta}.")
+        elif not isinstance(self.theta, int | float) or not 0 <= self.theta <= 1:
+            raise ValueError(f"theta must lie in [0, 1], got {self.theta!r}.")
+
+    @property
+    def order(self) -> int:
+        return 2 if self._smallest == 0.5 else 1
+
+    @property
+    def inverse(self) -> "Theta":
+        return Theta(1 - self.theta, self.form)
+
+    def step(self, interval: Interval, carry: Carry) -> Step:
+        x = carry.states[0]
+        if not isinstance(self.theta, Tensor) and self.theta == 0:
+            return Step(Carry((x + interval.length * interval.evaluate(0.0, x),)))
+        return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
+
+    def _midpoint(self, interval: Interval, x: Tensor) -> Step:
+        theta, guess = self.theta, interval.predict(1.0)
+        # The stage lies on the chord from x to y, so the guess does, too.
+        w0 = None if guess is None else x + theta * (guess - x)
+        solution = interval.resolve(theta, x, theta, w0, amplification=1 / self._smallest)
+        w = solution.value
+        y = w if not isinstance(theta, Tensor) and theta == 1 else x + (w - x) / theta
+        return Step(Carry((y,)), (solution,))
+
+    def _trapezoid(self, interval: Interval, x: Tensor) -> Step:
+        theta, b = self.theta, x
+        if isinstance(theta, Tensor) or theta != 1:
+            b = x + (1 - theta) * interval.length * interval.evaluate(0.0, x)
+        solution = interval.resolve(1.0, b, theta, interval.predict(1.0))
+        return Step(Carry((solution.value,)), (solution,))
+
+    @property
+    def _smallest(self) -> float:
+        """theta as a number; the smallest where a vmapped function has several."""
+        return float(whole(self.theta.detach()).min()) if isinstance(self.theta, Tensor) else float(self.theta)
