@@ -13,6 +13,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.gradient_error import GradientError, gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -35,6 +36,7 @@ __all__ = [
     "DenseLU",
     "DerivativeOrderError",
     "GradientDescent",
+    "GradientError",
     "ImplicitAdjoint",
     "Neumann",
     "NeumannAdjoint",
@@ -52,5 +54,6 @@ __all__ = [
     "Stopping",
     "UnrolledAdjoint",
     "Work",
+    "gradient_error",
     "resolve",
 ]

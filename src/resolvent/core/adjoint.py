@@ -12,7 +12,7 @@ from resolvent.core.inverse import Inverse, InverseMap
 from resolvent.core.iterate import solve
 from resolvent.core.linear_problem import LinearProblem
 from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem
+from resolvent.core.problem import Problem, full_precision
 from resolvent.core.solution import Solution, Work
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
@@ -93,8 +93,10 @@ class AttachedAdjoint(Adjoint):
             linearization = Linearization(problem.detach(), w, solution.matrix)
             image = linearization.image
             tensors, solve_at = (), self._solve_with(context, linearization)
-            if not (forward_mode() or _depends_beyond(problem, linearization)):
-                return solution.value
+            if not _depends_beyond(problem, linearization):
+                if not forward_mode():
+                    return solution.value
+                image = problem.evaluate(w)  # For its tangent, without the graph that leads to the point.
         inverse = InverseMap(solve_at, self.order)
         value: Tensor = Inverse.apply(inverse, problem.b + problem.tau * image - w, w, *tensors)
         for _ in range(1, self.order):
@@ -107,7 +109,7 @@ class AttachedAdjoint(Adjoint):
         def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
             # The backward pass keeps an account of its own.
             linearization.work = Work()
-            with torch.no_grad():
+            with torch.no_grad(), full_precision(x.device):
                 return self.solve_linear(context, LinearProblem.of(linearization, x, transposed))
 
         return solve_at
@@ -125,7 +127,7 @@ class AttachedAdjoint(Adjoint):
         def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
             w, tau, c, *closed = tensors
             at = replace(problem, function=function.bind(closed), b=w, tau=tau, linear_part=c, work=Work())
-            with torch.no_grad():
+            with torch.no_grad(), full_precision(x.device):
                 return self.solve_linear(context, LinearProblem.of(Linearization(at, w), x, transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in function.tensors)), solve_at

@@ -27,22 +27,24 @@ _ADVICE = {
 }
 
 
-def report(problem: Problem, solution: Solution, on_failure: str, backward: bool = False) -> None:
+def report(
+    problem: Problem, solution: Solution, on_failure: str, w0: Tensor | None = None, backward: bool = False
+) -> None:
     """Applies the policy to the samples that did not converge. Input that is not finite is an error under each."""
     failed = ~solution.converged
     if not any_true(failed):
         return
     if not backward:
-        _refuse_non_finite(problem)
+        _refuse_non_finite(b=problem.b, tau=problem.tau, w0=w0)
     if on_failure == "raise":
         raise ConvergenceError(describe(solution, backward), solution)
     if on_failure == "warn":
         warnings.warn(describe(solution, backward), ConvergenceWarning, stacklevel=3)
 
 
-def _refuse_non_finite(problem: Problem) -> None:
+def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
     # Looked for only now: what is not finite fails at its first residual, and what converged needs no check.
-    for name, value in (("b", problem.b), ("tau", problem.tau)):
+    for name, value in inputs.items():
         if isinstance(value, Tensor) and any_true(~value.detach().isfinite()):
             count = int((~whole(value.detach()).isfinite()).sum())
             raise ValueError(f"{name} must be finite, but {count} of its {value.numel()} entries are NaN or infinite.")

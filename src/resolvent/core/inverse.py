@@ -13,7 +13,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from resolvent.core.transforms import forward_mode
 from resolvent.errors import DerivativeOrderError
 
 
@@ -47,8 +49,10 @@ class Inverse(torch.autograd.Function):
 
     @staticmethod
     def forward(inverse: InverseMap, x: Tensor, value: Tensor | None, *tensors: Tensor) -> Tensor:
+        if value is None:
+            return inverse.solve(x, inverse.transposed, tensors).view_as(x)
         # A view, not a copy: an in-place change of the result is then noticed by the graph that has saved it.
-        return inverse.solve(x, inverse.transposed, tensors) if value is None else value.detach()
+        return value.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -61,7 +65,7 @@ class Inverse(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         output, *tensors = ctx.saved_tensors
         u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, *tensors)
-        if ctx.inverse.order is not None and torch.is_grad_enabled():
+        if ctx.inverse.order is not None and (torch.is_grad_enabled() or forward_mode()):
             u = u + _Limit.apply(output, ctx.inverse.order - 1)
         return None, u, None, *(None for _ in tensors)
 
@@ -70,7 +74,9 @@ class Inverse(torch.autograd.Function):
         output, *tensors = ctx.saved_tensors
         v: Tensor = Inverse.apply(ctx.inverse.forward(), x, None, *tensors)
         if ctx.inverse.order is not None:
-            v = v + _Limit.apply(output, ctx.inverse.order - 1)
+            # torch turns forward mode off in here, so that plain operations would lose the tangents of outer levels.
+            with forward_ad._set_fwd_grad_enabled(True):
+                v = v + _Limit.apply(output, ctx.inverse.order - 1)
         return v
 
 
@@ -97,7 +103,7 @@ class _Limit(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         if ctx.remaining == 0:
             _refuse()
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() or forward_mode()):
             return None, None
         return _Limit.apply(ctx.saved_tensors[0], ctx.remaining - 1), None
 

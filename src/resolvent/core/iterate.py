@@ -84,8 +84,9 @@ class Judge:
         )
         if state.broken is not None:
             verdict = torch.where(state.broken, Status.BREAKDOWN.value, verdict)
-        verdict = torch.where(norm.isfinite(), verdict, Status.NON_FINITE.value)
         verdict = torch.where(norm <= tolerance, Status.CONVERGED.value, verdict)
+        # An infinite residual is within an infinite tolerance.
+        verdict = torch.where(norm.isfinite() & tolerance.isfinite(), verdict, Status.NON_FINITE.value)
         return torch.where(progress.running, verdict, progress.status)
 
 

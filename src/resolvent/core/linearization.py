@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem
+from resolvent.core.problem import Problem, flat
 from resolvent.core.transforms import transforming
 
 
@@ -77,7 +77,7 @@ def factorize(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:
     """A^{-1} r, or A^{-T} r, for r (batch, *shape)."""
-    column = r.reshape(r.shape[0], -1, 1)
+    column = flat(r)[:, :, None]
     return torch.linalg.lu_solve(factors, pivots, column, adjoint=transposed).reshape(r.shape)
 
 
@@ -109,7 +109,7 @@ def _from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> 
     """The matrix of a linear map from its transpose: row i is A^T e_i."""
     batch, shape = like.shape[0], like.shape[1:]
     unit = torch.eye(shape.numel(), dtype=like.dtype, device=like.device)
-    rows = [transposed_product(e.reshape(shape).expand(batch, *shape)).reshape(batch, -1) for e in unit]
+    rows = [flat(transposed_product(e.reshape(shape).expand(batch, *shape))) for e in unit]
     return torch.stack(rows, dim=1)
 
 

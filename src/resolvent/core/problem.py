@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -45,10 +46,22 @@ class Rowwise:
         return Rowwise(self.function, *repeated, linear_part=self.linear_part)
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Turns autocast off, where it is on: residuals and solver states are not to be rounded to half precision."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def flat(x: Tensor) -> Tensor:
+    """(batch, *shape) to (batch, n)."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
 def rms(x: Tensor) -> Tensor:
     """The root mean square of each sample: (batch, *shape) to (batch,)."""
-    flat = x.reshape(x.shape[0], -1)
-    return torch.linalg.vector_norm(flat, dim=1) / math.sqrt(flat.shape[1])
+    vectors = flat(x)
+    return torch.linalg.vector_norm(vectors, dim=1) / math.sqrt(vectors.shape[1])
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
@@ -58,7 +71,7 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each sample: (batch,)."""
-    return (x * y).reshape(x.shape[0], -1).sum(1)
+    return flat(x * y).sum(1)
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,8 @@ class Problem:
         tau: a number, or a tensor that multiplies (batch, *shape).
         linear_part: c, where F(w) = c w + N(w): a number or a tensor that multiplies (batch, *shape), or None.
         argument_dtype: what F is called with.
-        precision: what F computes in, which bounds the residual that can be asked for.
+        precision: what F computes in, which bounds the residual that can be asked for. Where it is not that of its
+            argument, F runs under autocast; the solvers never do.
     """
 
     function: Function
@@ -116,7 +130,11 @@ class Problem:
         return self._call(self.function.repeat(copies), w)
 
     def _call(self, function: Function, w: Tensor) -> Tensor:
-        y = function(w.to(self.argument_dtype))
+        if self.precision == self.argument_dtype:
+            y = function(w.to(self.argument_dtype))
+        else:
+            with torch.autocast(w.device.type, dtype=self.precision):
+                y = function(w.to(self.argument_dtype))
         if not isinstance(y, Tensor) or y.shape != w.shape:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")

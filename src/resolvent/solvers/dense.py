@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.core.linearization import solve_factorized
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.problem import Problem, flat, per_sample, rms
 from resolvent.core.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 
@@ -46,4 +46,4 @@ class DenseLU(LinearSolver):
         matrix = system.linearization.matrix()
         if system.transposed:
             matrix = matrix.transpose(1, 2)
-        return (matrix @ w.reshape(w.shape[0], -1, 1)).reshape(w.shape)
+        return (matrix @ flat(w)[:, :, None]).reshape(w.shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem, dot, per_sample, rms
+from resolvent.core.problem import Problem, dot, flat, per_sample, rms
 from resolvent.core.solver import State
 from resolvent.solvers.history import divide, ring
 from resolvent.solvers.line_search import LineSearch, search
@@ -165,7 +165,7 @@ class LBFGS(Descent):
     def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
         curvatures = (changes_w * changes_g).sum(2)
         inverse = torch.where(curvatures > 0, divide(torch.ones_like(curvatures), curvatures), 0.0)
-        q = gradient.reshape(gradient.shape[0], -1)
+        q = flat(gradient)
         weights = []
         for s, y, rho in _pairs(changes_w, changes_g, inverse, newest_first=True):
             weights.append(rho * (s * q).sum(1))
@@ -187,7 +187,7 @@ def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _shift(history: Tensor, vector: Tensor) -> Tensor:
     """The history with its oldest vector dropped for a new one."""
-    return torch.cat([history[:, 1:], vector.reshape(vector.shape[0], 1, -1)], dim=1)
+    return torch.cat([history[:, 1:], flat(vector)[:, None]], dim=1)
 
 
 def _pairs(

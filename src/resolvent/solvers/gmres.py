@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, per_sample
+from resolvent.core.problem import Problem, flat, per_sample
 from resolvent.core.solver import State
 from resolvent.solvers.history import coefficients, combine, divide, remember, ring
 from resolvent.solvers.linear import Preconditioned, as_linear
@@ -49,9 +49,8 @@ class GMRES(Preconditioned):
     def init(self, problem: Problem, w: Tensor) -> GMRESState:
         r = as_linear(problem, self).defect(w)
         size = min(self.restart, problem.size)
-        flat = r.reshape(r.shape[0], -1)
-        start = torch.linalg.vector_norm(flat, dim=1)
-        basis = remember(ring(size + 1, r), 0, divide(flat, start[:, None].expand_as(flat)))
+        start = torch.linalg.vector_norm(flat(r), dim=1)
+        basis = remember(ring(size + 1, r), 0, divide(r, per_sample(start, r).expand_as(r)))
         square = torch.zeros_like(basis[:, :, :1]).repeat(1, 1, size + 1)
         identity = square + torch.eye(size + 1, dtype=w.dtype, device=w.device)
         return GMRESState(
@@ -73,7 +72,7 @@ class GMRES(Preconditioned):
         direction = state.basis[:, k].reshape(state.w.shape)
         image = system.apply(precondition(direction))
         column, rest = _orthogonalize(state.basis, image)
-        height = torch.linalg.vector_norm(rest.reshape(rest.shape[0], -1), dim=1)
+        height = torch.linalg.vector_norm(flat(rest), dim=1)
         basis = remember(state.basis, k + 1, divide(rest, per_sample(height, rest).expand_as(rest)))
 
         # The earlier rotations, kept multiplied out, bring the column to triangular form but for its last entry.

@@ -3,24 +3,25 @@
 import torch
 from torch import Tensor
 
+from resolvent.core.problem import flat
+
 
 def ring(length: int, like: Tensor) -> Tensor:
     """(batch, length, n) zeros for vectors like (batch, *shape)."""
-    flat = like.reshape(like.shape[0], 1, -1)
-    return torch.zeros_like(flat).repeat(1, length, 1)
+    return torch.zeros_like(flat(like))[:, None].repeat(1, length, 1)
 
 
 def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
     """The ring with `vector` in `slot`; in place, unless autograd needs the old one."""
     if torch.is_grad_enabled():
         history = history.clone()
-    history[:, slot] = vector.reshape(vector.shape[0], -1)
+    history[:, slot] = flat(vector)
     return history
 
 
 def coefficients(history: Tensor, vector: Tensor) -> Tensor:
     """The inner products of `vector` with every vector of the ring: (batch, length)."""
-    return (history @ vector.reshape(vector.shape[0], -1, 1)).squeeze(2)
+    return (history @ flat(vector)[:, :, None]).squeeze(2)
 
 
 def combine(history: Tensor, weights: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from resolvent.core.adjoint import Adjoint, Context, ImplicitAdjoint
 from resolvent.core.failure import POLICIES, report
 from resolvent.core.iterate import solve
-from resolvent.core.problem import Problem
+from resolvent.core.problem import Problem, full_precision
 from resolvent.core.solution import Solution
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
@@ -70,10 +70,11 @@ def resolve(
 
     def run(posed: Problem) -> Solution:
         solution = solve(posed, solver, stopping, start)
-        report(posed, solution, on_failure)
+        report(posed, solution, on_failure, w0)
         return solution
 
-    solution, value = adjoint.differentiable(Context(problem, run, solver, stopping, on_failure))
+    with full_precision(b.device):
+        solution, value = adjoint.differentiable(Context(problem, run, solver, stopping, on_failure))
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
@@ -87,7 +88,7 @@ def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Prob
         raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
     working = torch.promote_types(b.dtype, torch.float32)
     precision = b.dtype
-    if torch.is_autocast_enabled(b.device.type):
+    if torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64:  # which autocast leaves alone
         precision = torch.get_autocast_dtype(b.device.type)
     return Problem(
         function=F,

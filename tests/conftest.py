@@ -1,0 +1,22 @@
+"""Double precision, one thread and fixed seeds for every test."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "resolvent", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("resolvent")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(before)
