@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from resolvent import resolve
 from resolvent.fields import MLP, Bounded, Conv, Field, GradientFlow, Hamiltonian, Piecewise
 
 FIELDS = {
@@ -27,13 +28,9 @@ def train_a_little(field: Field, steps: int = 3) -> None:
 
 
 def solve(field: Field, b: Tensor) -> Tensor:
-    """w = b + 0.2 F(w), with every kind of evaluation a solver makes: plain, products with the Jacobian, both ways."""
-    w = b.detach()
-    with torch.no_grad():
-        for _ in range(30):
-            w = b + 0.2 * field(0.5, w)
-    torch.func.vjp(lambda x: field(0.5, x), w)[1](torch.ones_like(w))
-    return b + 0.2 * field(0.5, w)
+    """w = b + 0.2 F(w), and what else a solver may evaluate: products with the Jacobian."""
+    torch.func.vjp(lambda x: field(0.5, x), b)[1](torch.ones_like(b))
+    return resolve(lambda w: field(0.5, w), b, 0.2).value
 
 
 @pytest.mark.parametrize("kind", FIELDS)

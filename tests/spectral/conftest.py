@@ -1,22 +1,9 @@
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
-
-
-@pytest.fixture(autouse=True, scope="package")
-def double_precision() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
 
 
 def _assemble(layer: nn.Module, input_shape: tuple[int, ...]) -> Tensor:

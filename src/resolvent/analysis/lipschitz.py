@@ -7,9 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..fields import Field
-from ..fields.activations import is_activation, slopes_of
-from ..spectral import Disc, norm_bound, schur_bound
+from resolvent.fields import Field
+from resolvent.fields.activations import is_activation, slopes_of
+from resolvent.spectral import Disc, norm_bound, schur_bound
 
 Shape = tuple[int, ...]
 

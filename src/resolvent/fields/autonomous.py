@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..spectral import Disc
-from .base import Field, Time
+from resolvent.fields.base import Field, Time
+from resolvent.spectral import Disc
 
 
 class Autonomous(Field):

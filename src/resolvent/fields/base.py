@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from ..spectral import Disc
+from resolvent.spectral import Disc
 
 Time = float | Tensor
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..spectral import Disc
-from .base import Field, Time
+from resolvent.fields.base import Field, Time
+from resolvent.spectral import Disc
 
 
 class Bounded(Field):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..spectral import spectral_norm
+from resolvent.spectral import spectral_norm
 
 
 def share_bound(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..spectral import Disc
-from .base import Field, Time
+from resolvent.fields.base import Field, Time
+from resolvent.spectral import Disc
 
 
 class Piecewise(Field):

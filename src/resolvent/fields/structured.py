@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..spectral import Disc, layer_operator, norm_bound, spectral_norm
-from .activations import Slopes, slopes_of
-from .base import Field, Time
-from .normalisation import check_bound
+from resolvent.fields.activations import Slopes, slopes_of
+from resolvent.fields.base import Field, Time
+from resolvent.fields.normalisation import check_bound
+from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
 
 class ConvexGradient(nn.Module):

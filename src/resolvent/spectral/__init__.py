@@ -1,11 +1,20 @@
 """Norms of linear maps: measured, bounded with certainty, and kept within limits while a network trains."""
 
-from .bounds import NormBound as NormBound
-from .bounds import norm_bound as norm_bound
-from .bounds import schur_bound as schur_bound
-from .disc import Disc as Disc
-from .operators import layer_operator as layer_operator
-from .parametrization import SpectralNorm as SpectralNorm
-from .parametrization import spectral_norm as spectral_norm
-from .power import operator_norm as operator_norm
-from .power import power_iteration as power_iteration
+from resolvent.spectral.bounds import NormBound, norm_bound, schur_bound
+from resolvent.spectral.disc import Disc
+from resolvent.spectral.operators import LayerOperator, layer_operator
+from resolvent.spectral.parametrization import SpectralNorm, spectral_norm
+from resolvent.spectral.power import operator_norm, power_iteration
+
+__all__ = [
+    "Disc",
+    "LayerOperator",
+    "NormBound",
+    "SpectralNorm",
+    "layer_operator",
+    "norm_bound",
+    "operator_norm",
+    "power_iteration",
+    "schur_bound",
+    "spectral_norm",
+]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .operators import Convolution, Dense, Shape, TransposedConvolution, layer_operator
+from resolvent.spectral.operators import Convolution, Dense, Shape, TransposedConvolution, layer_operator
 
 
 class NormBound(NamedTuple):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .operators import LayerOperator, layer_operator
-from .power import generic_vector, operator_norm, power_iteration
+from resolvent.spectral.operators import LayerOperator, layer_operator
+from resolvent.spectral.power import generic_vector, operator_norm, power_iteration
 
 
 class _Seen(NamedTuple):
