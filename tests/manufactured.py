@@ -159,4 +159,12 @@ SOLVERS = [
     rs.Auto(),
 ]
 
-LINEAR_SOLVERS = [rs.DenseLU(), rs.GMRES(), rs.GMRES(restart=3), rs.Neumann(), rs.BiCGStab(), rs.Anderson(), rs.Broyden()]
+LINEAR_SOLVERS = [
+    rs.DenseLU(),
+    rs.GMRES(),
+    rs.GMRES(restart=3),
+    rs.Neumann(),
+    rs.BiCGStab(),
+    rs.Anderson(),
+    rs.Broyden(),
+]

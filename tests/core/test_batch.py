@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from manufactured import SOLVERS
 from torch import Tensor
 
 import resolvent as rs
+from manufactured import SOLVERS
 
 
 def stiffness(batch: int) -> Tensor:
@@ -155,3 +155,18 @@ def test_f_is_the_same_function_before_during_and_after_a_solve() -> None:
         rs.resolve(F, b, 0.3, solver=solver, stopping=stopping).value.sum().backward()
     assert modes == {True}
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize("solver", [rs.Chord(), rs.Broyden()], ids=str)
+def test_what_was_learned_in_one_solve_serves_the_next(solver: rs.Solver) -> None:
+    W, b = torch.randn(12, 12) / 5, torch.randn(3, 12)
+    first = rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=solver)
+    fresh = rs.resolve(lambda w: torch.tanh(w @ W), b + 0.01, 1.0, w0=first.value, solver=solver)
+    again = rs.resolve(lambda w: torch.tanh(w @ W), b + 0.01, 1.0, w0=first.value, solver=solver, reuse=first)
+    assert (again.value - fresh.value).abs().max() < 1e-8
+    assert again.evaluations + again.vjps < fresh.evaluations + fresh.vjps
+    # of no use to another solver, or for another batch, and no harm either
+    other = rs.resolve(lambda w: torch.tanh(w @ W), b[:2], 1.0, solver=solver, reuse=first)
+    assert (other.value - first.value[:2]).abs().max() < 1e-8
+    assert rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=rs.Newton(), reuse=first).converged.all()
+    assert rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=rs.Newton()).state is None

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from manufactured import PROBLEMS, SOLVERS, Manufactured
 
 import resolvent as rs
+from manufactured import PROBLEMS, SOLVERS, Manufactured
 
 # Where a method is not made for a problem. What is listed here must not converge for all samples, and what is not
 # must: a change in either direction is worth a look.

@@ -118,7 +118,9 @@ def test_bicgstab_breaks_down_where_it_must() -> None:
     with pytest.raises(rs.ConvergenceError, match="singular"):
         value.sum().backward()
     b.grad = None
-    rs.resolve(lambda w: w @ (torch.eye(2) - A).T, b, 1.0, adjoint=rs.ImplicitAdjoint(rs.GMRES())).value.sum().backward()
+    rs.resolve(
+        lambda w: w @ (torch.eye(2) - A).T, b, 1.0, adjoint=rs.ImplicitAdjoint(rs.GMRES())
+    ).value.sum().backward()
     assert (b.grad - torch.linalg.solve(A.T, torch.ones(2))).abs().max() < 1e-12
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from manufactured import LINEAR_SOLVERS, PROBLEMS, SOLVERS, Manufactured
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import resolvent as rs
+from manufactured import LINEAR_SOLVERS, PROBLEMS, SOLVERS, Manufactured
 
 TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
 
@@ -118,7 +118,9 @@ def test_a_derivative_by_the_cotangent_is_no_second_derivative() -> None:
     direction = torch.randn(2, 3)
     (jvp,) = torch.autograd.grad(u, cotangent, direction)
     step = 1e-6
-    difference = layer(b + step * direction, tau, W, stopping=TIGHT) - layer(b - step * direction, tau, W, stopping=TIGHT)
+    difference = layer(b + step * direction, tau, W, stopping=TIGHT) - layer(
+        b - step * direction, tau, W, stopping=TIGHT
+    )
     assert (jvp - difference / (2 * step)).abs().max() < 1e-8
 
 

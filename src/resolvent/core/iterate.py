@@ -134,22 +134,23 @@ def iterate(
     w: Tensor,
     active: Tensor | None = None,
     rtol: Tensor | None = None,
-) -> tuple[Progress, Tensor | None]:
+    before: State | None = None,
+) -> tuple[Progress, State | None]:
     """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
 
     `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
-    from a recurrence are believed. Returns what is known of every sample, and the matrix I - tau F'(value) if the
-    solver has it for all of them.
+    from a recurrence are believed. `before` is what the solver learned in an earlier solve. Returns what is known of
+    every sample, and the last state, if it is one of the whole batch.
     """
     judge = Judge(problem, stopping, rtol)
     every = stopping.interval(w.device)
     limit = stopping.max_steps or solver.max_steps
-    state = solver.init(problem, w)
+    state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     progress = judge.begin(problem, state, active)
     state = _run(problem, solver, judge, every, state, progress, limit)
     if solver.estimates and rtol is None:
         _confirm(problem, solver, judge, every, progress, limit)
-    return progress, None if state is None else state.matrix
+    return progress, state
 
 
 def _confirm(problem: Problem, solver: Solver, judge: Judge, every: int, progress: Progress, limit: int) -> None:
@@ -171,22 +172,39 @@ def _confirm(problem: Problem, solver: Solver, judge: Judge, every: int, progres
         progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
 
 
-def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor) -> Solution:
+def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs the solver's plan: every stage takes the samples that the ones before it did not solve."""
     stages: Sequence[Solver] = solver.plan(problem)
-    done, matrix = iterate(problem, stages[0], stopping, w)
+    done, state = iterate(problem, stages[0], stopping, w, before=_learned(reuse, stages[0], w))
     stage, used = torch.zeros_like(done.steps), 1
     for index, fallback in enumerate(stages[1:], start=1):
         unsolved = done.status != Status.CONVERGED
         if not any_true(unsolved):
             break
         more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved)
-        matrix, used = None, index + 1
+        state, used = None, index + 1
         done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
         done.residual = torch.where(unsolved, more.residual, done.residual)
         done.status = torch.where(unsolved, more.status, done.status)
         done.steps = done.steps + torch.where(unsolved, more.steps, 0)
         stage = torch.where(unsolved, index, stage)
     return Solution(
-        done.value, done.status, done.residual, done.steps, stage, tuple(stages[:used]), problem.work, matrix
+        value=done.value,
+        status=done.status,
+        residual=done.residual,
+        steps=done.steps,
+        stage=stage,
+        solvers=tuple(stages[:used]),
+        work=problem.work,
+        matrix=None if state is None else state.matrix,
+        state=state if stages[0].learns and not transforming() else None,
     )
+
+
+def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:
+    """The state to resume from, if it is one of this solver and of a batch like this one."""
+    if reuse is None or reuse.state is None or transforming() or type(reuse.solvers[0]) is not type(solver):
+        return None
+    old = reuse.state.w
+    same = old.shape == w.shape and old.dtype == w.dtype and old.device == w.device
+    return reuse.state if same else None

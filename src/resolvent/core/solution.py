@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from resolvent.core.solver import Solver
+    from resolvent.core.solver import Solver, State
 
 
 class Status(IntEnum):
@@ -60,6 +60,7 @@ class Solution:
         solvers: the solvers that were tried, in order; more than one only where a fallback was needed.
         evaluations, vjps, jvps: calls of F, and of products with its transposed and its plain Jacobian.
         matrix: (batch, n, n), the dense I - tau F'(value), where the solver had it at hand.
+        state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
     """
 
     value: Tensor
@@ -70,6 +71,7 @@ class Solution:
     solvers: "tuple[Solver, ...]"
     work: Work = field(repr=False)
     matrix: Tensor | None = field(default=None, repr=False)
+    state: "State | None" = field(default=None, repr=False)
 
     @property
     def converged(self) -> Tensor:

@@ -39,12 +39,19 @@ class Solver(ABC):
     estimates: ClassVar[bool] = False
     """Whether `State.norm` follows from a recurrence, and has to be confirmed before it is believed."""
 
+    learns: ClassVar[bool] = False
+    """Whether `resume` makes use of an earlier state, which is then kept with the solution."""
+
     unrollable: ClassVar[bool] = False
     """Whether autograd can differentiate through the steps."""
 
     @abstractmethod
     def init(self, problem: Problem, w: Tensor) -> Any:
         """The state at the first guess w."""
+
+    def resume(self, problem: Problem, w: Tensor, before: Any) -> Any:
+        """The state at w, with what was learned in the solve of a similar problem that ended in the state `before`."""
+        return self.init(problem, w)
 
     @abstractmethod
     def step(self, problem: Problem, state: Any, running: Tensor) -> Any:

@@ -1,6 +1,6 @@
 """Broyden's method with limited memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ class Broyden(NonlinearSolver):
 
     max_steps = 200
     unrollable = True
+    learns = True
 
     memory: int = 20
 
@@ -57,6 +58,12 @@ class Broyden(NonlinearSolver):
             right=empty.clone(),
             length=torch.ones_like(norm),
         )
+
+    def resume(self, problem: Problem, w: Tensor, before: BroydenState) -> BroydenState:
+        # A ring of another length belongs to a Broyden with other settings.
+        if before.left.shape[1] != self.memory:
+            return self.init(problem, w)
+        return replace(self.init(problem, w), left=before.left, right=before.right, count=before.count)
 
     def step(self, problem: Problem, state: BroydenState, running: Tensor) -> BroydenState:
         newton = problem.precondition(state.r) + combine(state.left, coefficients(state.right, state.r), state.r)

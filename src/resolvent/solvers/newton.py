@@ -74,11 +74,18 @@ class ChordState(State):
 class Chord(NonlinearSolver):
     """Modified Newton: keeps the LU factors, and renews them only for samples that stop converging fast.
 
-    A step with old factors is one evaluation of F, without its Jacobian. Choose it over `Newton` where the Jacobian
+    A step with old factors is one evaluation of F, without its Jacobian, and with `resolve(..., reuse=solution)` the
+    factors of an earlier solve serve from the start. Choose it over `Newton` where the Jacobian
     is what costs: some tens of unknowns, or a field that changes little over the step.
     """
 
     max_steps = 100
+    learns = True
+
+    def resume(self, problem: Problem, w: Tensor, before: ChordState) -> ChordState:
+        r = problem.defect(w)
+        norm = rms(r)
+        return replace(before, w=w, norm=norm, r=r, length=torch.ones_like(norm), fresh=torch.zeros_like(before.fresh))
 
     def init(self, problem: Problem, w: Tensor) -> ChordState:
         image, matrix = evaluate_with_matrix(problem, w)

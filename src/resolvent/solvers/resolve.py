@@ -19,6 +19,7 @@ from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, as_linear
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @torch.compiler.disable
@@ -31,6 +32,7 @@ def resolve(
     stopping: Stopping | None = None,
     adjoint: Adjoint | None = None,
     on_failure: str = "raise",
+    reuse: Solution | None = None,
 ) -> Solution:
     """Applies the resolvent of F: finds w with w = b + tau F(w), for every sample of a batch.
 
@@ -51,6 +53,8 @@ def resolve(
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
         on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn", or "ignore".
             The backward solve follows the same policy.
+        reuse: the solution of a similar problem, such as the last step of a trajectory: a solver that learns as it
+            goes (`Chord` its factors, `Broyden` its corrections) starts from what it learned there.
 
     Returns:
         A `Solution` with the value and, sample by sample, its status, residual and number of steps.
@@ -68,8 +72,10 @@ def resolve(
     if on_failure not in POLICIES:
         raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
 
+    _expect(reuse, Solution, None, "reuse", "the Solution of an earlier solve")
+
     def run(posed: Problem) -> Solution:
-        solution = solve(posed, solver, stopping, start)
+        solution = solve(posed, solver, stopping, start, reuse)
         report(posed, solution, on_failure, w0)
         return solution
 
@@ -126,7 +132,7 @@ def _first_guess(w0: Tensor, b: Tensor) -> Tensor:
     return w0.detach()
 
 
-def _expect(value: T | None, kind: type[T], default: T, name: str, example: str) -> T:
+def _expect(value: T | None, kind: type[T], default: D, name: str, example: str) -> T | D:
     if value is None:
         return default
     if not isinstance(value, kind):
