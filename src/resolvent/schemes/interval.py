@@ -153,6 +153,7 @@ class Interval:
             stopping=solving.stopping_for(b, amplification),
             adjoint=solving.adjoint,
             on_failure=solving.on_failure,
+            reuse=before or self.before,
         )
 
 

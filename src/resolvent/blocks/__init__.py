@@ -1,0 +1,12 @@
+"""Blocks of layers: several steps of a scheme through a field, and what they remember."""
+
+from resolvent.blocks.block import Block as Block
+from resolvent.blocks.halves import Halves as Halves
+from resolvent.blocks.implicit import make_implicit as make_implicit
+from resolvent.blocks.memory import Checkpoint as Checkpoint
+from resolvent.blocks.memory import Memory as Memory
+from resolvent.blocks.memory import Reversible as Reversible
+from resolvent.blocks.memory import Store as Store
+from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError
+from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
+from resolvent.blocks.trajectory import Trajectory as Trajectory

@@ -1,0 +1,192 @@
+"""A block: several steps of one scheme through one field."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.memory import Memory, Reversible, as_memory
+from resolvent.blocks.pieces import right_end
+from resolvent.blocks.trajectory import Trajectory, bracket, hermite
+from resolvent.blocks.walk import Walk
+from resolvent.blocks.weights import frozen_weights
+from resolvent.core.adjoint import Adjoint
+from resolvent.core.failure import POLICIES
+from resolvent.core.solver import Solver
+from resolvent.core.stopping import Stopping
+from resolvent.schemes.guess import Guess, as_guess
+from resolvent.schemes.interval import Field, Number
+from resolvent.schemes.scheme import Scheme
+from resolvent.schemes.solving import Solving
+
+
+class Block(nn.Module):
+    """Integrates y' = F(t, y) over a horizon by a number of equal steps; a residual network where the scheme is Euler.
+
+    The weights of the field are the only ones there are, and stay the same throughout a pass: parametrized weights are
+    computed once.
+
+    Arguments:
+        field: F, called with the time (a number, a tensor of no dimension or (batch,)) and the state (batch, *shape).
+        scheme: makes the steps, such as `rs.Theta(0.5)` or `rs.RungeKutta(rs.tableaux.RADAU5)`.
+        num_steps: how many.
+        horizon: what they add up to, a number or a tensor of no dimension, of any sign; h = horizon / num_steps. An
+            nn.Parameter is learned.
+        solver: for the implicit equations; None takes `Auto()`.
+        stopping: its tolerance, which holds for the equation of a step; None takes `Stopping()`.
+        adjoint: how solutions are differentiated; None takes `ImplicitAdjoint()`.
+        on_failure: "raise", "warn" or "ignore" solves that do not converge.
+        guess: where solves start: "previous" state, "explicit" predictor, "extrapolate" along the trajectory, or a
+            function (interval, c) of your own, see `resolvent.schemes.guess`.
+        reuse: whether a solve starts from the factors or the quasi-Newton corrections that the one before it left.
+        memory: "store", "checkpoint", "reversible", or an object such as `rs.Reversible(tolerance=1e-4)`.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, equation (13).
+    """
+
+    horizon: Number
+
+    def __init__(
+        self,
+        field: Field,
+        scheme: Scheme,
+        num_steps: int = 5,
+        horizon: Number = 1.0,
+        *,
+        solver: Solver | None = None,
+        stopping: Stopping | None = None,
+        adjoint: Adjoint | None = None,
+        on_failure: str = "raise",
+        guess: str | Guess = "previous",
+        reuse: bool = False,
+        memory: str | Memory = "store",
+    ) -> None:
+        super().__init__()
+        if not callable(field):
+            raise ValueError(f"field must be callable with (t, y), got {field!r}.")
+        if not isinstance(scheme, Scheme):
+            raise ValueError(f"scheme must be an object such as rs.Theta(0.5), got {scheme!r}.")
+        if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
+            raise ValueError(f"num_steps must be a whole number, 1 or more, got {num_steps!r}.")
+        if on_failure not in POLICIES:
+            raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
+        self.field = field
+        self._scheme = scheme
+        self.num_steps = num_steps
+        self.horizon = _horizon(horizon)
+        self.solving = Solving(solver, stopping, adjoint, on_failure)
+        self.guess = as_guess(guess)
+        self.reuse = reuse
+        self.memory = as_memory(memory)
+        if isinstance(self.memory, Reversible):
+            _ = scheme.inverse  # Refuses here, rather than in the first backward pass.
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of the next pass."""
+        return self._scheme
+
+    @property
+    def step_size(self) -> Number:
+        """h = horizon / num_steps."""
+        return self.horizon / self.num_steps
+
+    def forward(self, x: Tensor, t0: Number = 0.0) -> Tensor:
+        """The state at t0 + horizon.
+
+        Arguments:
+            x: (batch, *shape), the state at t0.
+            t0: a number, a tensor of no dimension, or (batch,).
+
+        Returns:
+            (batch, *shape).
+        """
+        walk = self._walk(x, t0)
+        with frozen_weights(self.field):
+            return self.memory.last(walk, x)
+
+    def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
+        """The states at all grid points, and the solves; the arguments are those of `forward`."""
+        walk = self._walk(x, t0)
+        with frozen_weights(self.field):
+            states, solutions = self.memory.all(walk, x)
+        times = torch.stack([torch.as_tensor(walk.t0 + n * walk.h, dtype=x.dtype) for n in range(self.num_steps + 1)])
+        return Trajectory(times.to(x.device), torch.stack([x, *states]), tuple(solutions))
+
+    def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
+        """The states at any times between t0 and t0 + horizon.
+
+        Between two grid points it is the cubic that has their states and the slopes of the field there, which is
+        accurate to order 4. That costs two evaluations a step.
+
+        Arguments:
+            x: (batch, *shape), the state at t0.
+            times: (count,), or (count, batch) where samples have times of their own.
+            t0: a number, a tensor of no dimension, or (batch,).
+
+        Returns:
+            (count, batch, *shape).
+        """
+        walk, states = self._walk(x, t0), self.trajectory(x, t0).states
+        with frozen_weights(self.field):
+            pairs = [(walk.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
+            left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
+            right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
+        times = torch.as_tensor(times, dtype=x.dtype, device=x.device)
+        times = times[:, None] if times.dim() == 1 else times
+        h = torch.as_tensor(walk.h, dtype=x.dtype, device=x.device)
+        step, s = bracket(times, torch.as_tensor(walk.t0, dtype=x.dtype, device=x.device), h, self.num_steps)
+        step, s = torch.broadcast_tensors(step, s, torch.empty(len(x), device=x.device))[:2]
+        rows = torch.arange(len(x), device=x.device)
+        s = s.reshape(*s.shape, *[1] * (x.dim() - 1))
+        return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))
+
+    def extra_repr(self) -> str:
+        return f"{type(self.scheme).__name__}, {self._grid_repr()}"
+
+    def _grid_repr(self) -> str:
+        return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
+
+    def _walk(self, x: Tensor, t0: Number) -> Walk:
+        walk = Walk(
+            self.field,
+            self.scheme,
+            _start(t0, x),
+            self.step_size,
+            self.num_steps,
+            self.solving,
+            self.guess,
+            right_end(self.field, x.dtype),
+            self.reuse,
+        )
+        self.memory.check(walk)
+        return walk
+
+
+def _horizon(horizon: Number) -> Number:
+    if isinstance(horizon, Tensor):
+        if horizon.dim() > 0 or not horizon.is_floating_point():
+            raise ValueError(
+                f"horizon as a tensor must have no dimension and be of a floating-point type, got {horizon.dtype} of "
+                f"shape {tuple(horizon.shape)}."
+            )
+        return horizon
+    if not isinstance(horizon, int | float) or not math.isfinite(horizon) or horizon == 0:
+        raise ValueError(f"horizon must be a finite number other than 0, got {horizon!r}.")
+    return float(horizon)
+
+
+def _start(t0: Number, x: Tensor) -> Number:
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() == 0:
+        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be a tensor (batch, *shape) of a floating-point type, got {got}.")
+    if not isinstance(t0, Tensor):
+        if not isinstance(t0, int | float) or not math.isfinite(t0):
+            raise ValueError(f"t0 must be a finite number or a tensor, got {t0!r}.")
+        return float(t0)
+    if t0.dim() > 0 and t0.shape != x.shape[:1]:
+        raise ValueError(
+            f"t0 must be one number or one for each of the {x.shape[0]} samples, got shape {tuple(t0.shape)}."
+        )
+    return t0.to(x)

@@ -1,0 +1,149 @@
+"""Existing residual networks made implicit, with the weights they have."""
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from resolvent.blocks.theta_block import ThetaBlock
+from resolvent.fields import Autonomous, Field, Time
+from resolvent.schemes.interval import Number
+
+_INNER = "block.field.module."
+_KINDS = ("block", "branch")
+
+
+def make_implicit(
+    model: nn.Module,
+    theta: Number = 0.5,
+    *,
+    predicate: Callable[[str, nn.Module], bool],
+    kind: str = "block",
+    rowwise: bool = False,
+    num_steps: int = 1,
+    horizon: Number = 1.0,
+    **options: Any,
+) -> nn.Module:
+    """A copy of a network with its residual blocks made implicit, on the very same weights.
+
+    A residual block x + f(x) becomes the layer y = x + f((1 - theta) x + theta y). The copy shares all parameters and
+    buffers with the model, which itself is not changed, and reads and writes the same state dicts.
+
+    Arguments:
+        model: the network.
+        theta: see `ThetaBlock`; at 0 the copy computes what the model does.
+        predicate: takes the name of a module within the model and the module, and says whether it is to become
+            implicit. Modules inside of a chosen one are not asked about.
+        kind: what the chosen modules compute: "block" for x + f(x), where f is found by subtracting x again, or
+            "branch" for f(x) alone, to which the model adds x itself.
+        rowwise: promises that f treats each sample alone and alike, see `rs.Autonomous`.
+        num_steps: steps that replace one block.
+        horizon: h times their number; 1 with one step is the block itself.
+        options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
+
+    Returns:
+        The copy. Its implicit modules raise where f changes the shape, and where it is not a function: in training
+        mode, batch normalisation and dropout give another result each time they are called.
+    """
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {_KINDS}, got {kind!r}.")
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    implicit = copy.deepcopy(model, shared)
+    chosen = set(_choose(implicit, predicate))
+    if not chosen:
+        names = [name for name, _ in implicit.named_modules() if name][:8]
+        raise ValueError(f"the predicate chose none of the modules; the first of their names are {names}.")
+
+    def convert(module: nn.Module) -> "ImplicitResidual":
+        field = ResidualBranch(module, rowwise) if kind == "block" else Autonomous(module, rowwise=rowwise)
+        return ImplicitResidual(ThetaBlock(field, theta, num_steps, horizon, **options), kind == "branch")
+
+    if "" in chosen:
+        return convert(implicit)
+    for name in chosen:
+        implicit.set_submodule(name, convert(implicit.get_submodule(name)))
+    return implicit
+
+
+def _choose(model: nn.Module, predicate: Callable[[str, nn.Module], bool]) -> Iterator[str]:
+    chosen: list[str] = []
+    for name, module in model.named_modules():
+        if any(name.startswith(f"{outer}.") or outer == "" for outer in chosen):
+            continue
+        if predicate(name, module):
+            chosen.append(name)
+            yield name
+
+
+class ResidualBranch(Field):
+    """The branch f of a module that computes x + f(x), as a field."""
+
+    autonomous = True
+
+    def __init__(self, module: nn.Module, rowwise: bool = False) -> None:
+        super().__init__()
+        self.module = module
+        self.rowwise = rowwise
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        image: Tensor = self.module(y)
+        if image.shape != y.shape:
+            raise ValueError(
+                f"{type(self.module).__name__} maps {tuple(y.shape)} to {tuple(image.shape)}, so it is no residual "
+                "block and has no implicit counterpart: let the predicate skip it."
+            )
+        return image - y
+
+
+class ImplicitResidual(nn.Module):
+    """Stands in for a residual block, or for its branch, inside of a network; keeps the names in its state dict.
+
+    Arguments:
+        block: the implicit layers.
+        branch: whether the network adds the input itself.
+    """
+
+    def __init__(self, block: ThetaBlock, branch: bool) -> None:
+        super().__init__()
+        self.block = block
+        self.branch = branch
+        self.register_state_dict_post_hook(_shorten)
+        self.register_load_state_dict_pre_hook(_lengthen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name, module in self.named_modules():
+            if module.training and _changes(module):
+                raise ValueError(
+                    f"{name.removeprefix(_INNER)}, a {type(module).__name__}, gives another result each time it is "
+                    "called in training mode, and an implicit layer calls it many times: put it in evaluation mode "
+                    "(module.eval()), or use GroupNorm or LayerNorm, and dropout outside of the residual branch."
+                )
+        y: Tensor = self.block(x)
+        return y - x if self.branch else y
+
+
+def _changes(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
+
+
+def _shorten(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    _rename(state, prefix + _INNER, prefix)
+
+
+def _lengthen(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    own = {name for name, _ in module.named_parameters() if not name.startswith(_INNER)}
+    _rename(state, prefix, prefix + _INNER, keep={prefix + name for name in own})
+
+
+def _rename(state: dict[str, Any], old: str, new: str, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """Replaces one prefix by another in the keys, and keeps their order."""
+    renamed = {
+        new + key.removeprefix(old) if key.startswith(old) and key not in keep else key: value
+        for key, value in state.items()
+    }
+    state.clear()
+    state.update(renamed)

@@ -1,0 +1,115 @@
+"""What a pass keeps for its backward pass."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from resolvent.blocks.recompute import run
+from resolvent.blocks.reconstruction import Reconstruction
+from resolvent.blocks.walk import Walk
+from resolvent.core.adjoint import UnrolledAdjoint
+from resolvent.core.solution import Solution
+from resolvent.core.stopping import Stopping
+from resolvent.core.transforms import transforming
+
+States = tuple[list[Tensor], list[Solution]]
+
+
+class Memory(ABC):
+    """A policy: what is kept, and what is computed anew."""
+
+    @abstractmethod
+    def last(self, walk: Walk, x: Tensor) -> Tensor:
+        """The state after the last step."""
+
+    @abstractmethod
+    def all(self, walk: Walk, x: Tensor) -> States:
+        """The state after each step, and the solves."""
+
+    @abstractmethod
+    def check(self, walk: Walk) -> None:
+        """Raises if the policy cannot serve the walk."""
+
+
+@dataclass(frozen=True)
+class Store(Memory):
+    """Keeps the graph of one evaluation of the field for each solve, and nothing of the solver's iterations."""
+
+    def last(self, walk: Walk, x: Tensor) -> Tensor:
+        for step in walk.steps(x):
+            state = step.state
+        return state
+
+    def all(self, walk: Walk, x: Tensor) -> States:
+        steps = list(walk.steps(x))
+        return [step.state for step in steps], [solution for step in steps for solution in step.solutions]
+
+    def check(self, walk: Walk) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Checkpoint(Memory):
+    """Keeps one state a step and makes every step again in the backward pass: first derivatives only."""
+
+    def last(self, walk: Walk, x: Tensor) -> Tensor:
+        return self.all(walk, x)[0][-1]
+
+    def all(self, walk: Walk, x: Tensor) -> States:
+        states, solutions = run(walk, x, None)
+        return list(states), solutions
+
+    def check(self, walk: Walk) -> None:
+        if transforming():
+            raise ValueError("torch.func cannot look into a pass that is recomputed: take memory='store'.")
+        if isinstance(walk.solving.adjoint, UnrolledAdjoint):
+            raise ValueError(
+                "a recomputed step starts at its solution and has no iterations to unroll: take memory='store', or "
+                "adjoint=rs.ImplicitAdjoint()."
+            )
+
+
+@dataclass(frozen=True)
+class Reversible(Checkpoint):
+    """Keeps the last state alone, and recovers the others by inverse steps in the backward pass: the inverse of a theta
+    step is a (1 - theta) step with -h. First derivatives only.
+
+    Every recovered state is checked, and a `ReconstructionError` raised where the dynamics made it inaccurate. The pass
+    keeps one number for each sample and step to check them by. When all states are asked for, they exist anyway, and
+    nothing is reconstructed.
+
+    Arguments:
+        tolerance: for the error of a recovered state, relative to its root mean square; None takes a thousand times the
+            tolerance of the solves.
+
+    Reference: Gomez et al., The reversible residual network, 2017; Reshniak & Webster, section on reversibility.
+    """
+
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise ValueError(f"tolerance must be positive, got {self.tolerance!r}.")
+
+    def last(self, walk: Walk, x: Tensor) -> Tensor:
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = 1e3 * (walk.solving.stopping or Stopping()).relative(x.dtype)
+        states, _ = run(walk, x, Reconstruction(tolerance))
+        return states[-1]
+
+
+_BY_NAME: dict[str, Memory] = {"store": Store(), "checkpoint": Checkpoint(), "reversible": Reversible()}
+
+
+def as_memory(memory: str | Memory) -> Memory:
+    """A policy by its name, or the user's own."""
+    if isinstance(memory, Memory):
+        return memory
+    if memory not in _BY_NAME:
+        raise ValueError(
+            f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.Reversible(tolerance=1e-4), "
+            f"got {memory!r}."
+        )
+    return _BY_NAME[memory]

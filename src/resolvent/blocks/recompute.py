@@ -1,0 +1,164 @@
+"""Passes that keep no graph: their steps are made again in the backward pass, from kept or from reconstructed states.
+
+`torch.utils.checkpoint` does not serve here. It recomputes whenever a saved tensor is asked for, and an implicit layer
+asks once for every product with its Jacobian. The Function of this file makes every step again exactly once, and since
+the state at the end of the step is known by then, so are the solutions of its solves: no solve is repeated.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from resolvent.blocks.reconstruction import Reconstruction
+from resolvent.blocks.walk import Walk
+from resolvent.blocks.weights import frozen_weights, with_weights
+from resolvent.core.solution import Solution
+from resolvent.schemes.scheme import Carry
+
+T = TypeVar("T")
+
+
+def run(walk: Walk, x: Tensor, reconstruction: Reconstruction | None) -> tuple[tuple[Tensor, ...], list[Solution]]:
+    """Makes the steps of a walk without a graph, yet differentiable (once).
+
+    Arguments:
+        walk: the steps.
+        x: (batch, *shape), the first state.
+        reconstruction: recovers all states from the last one; None keeps them instead.
+
+    Returns:
+        The state after each step, or after the last one alone if the others are to be reconstructed; and the solves.
+    """
+    field = walk.field
+    weights = dict(field.named_parameters()) if isinstance(field, nn.Module) else {}
+    buffers = dict(field.named_buffers()) if isinstance(field, nn.Module) else {}
+    replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), buffers, _autocast(x.device.type))
+    states: tuple[Tensor, ...] = _Recomputed.apply(replay, x, *walk.tensors.values(), *weights.values())
+    return states, replay.solutions
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """A pass that will be made again.
+
+    Attributes:
+        walk: the steps.
+        reconstruction: recovers the states from the last one; None where they are kept.
+        numbers: names of the walk's tensors.
+        weights: names of the field's parameters.
+        buffers: the field's, as they were in the forward pass.
+        autocast: makes the precision that of the forward pass.
+        solutions: those of the forward pass.
+    """
+
+    walk: Walk
+    reconstruction: Reconstruction | None
+    numbers: tuple[str, ...]
+    weights: tuple[str, ...]
+    buffers: dict[str, Tensor]
+    autocast: Callable[[], torch.autocast]
+    solutions: list[Solution] = dataclasses.field(default_factory=list)
+
+    def again(self, tensors: Sequence[Tensor], action: Callable[[Walk], T]) -> T:
+        """What `action` makes of the walk with `tensors`, numbers then weights, in place of the former ones."""
+        count = len(self.numbers)
+        walk = self.walk.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
+        weights = {**self.buffers, **dict(zip(self.weights, tensors[count:], strict=True))}
+
+        def scoped() -> T:
+            with self.autocast(), frozen_weights(walk.field):
+                return action(walk)
+
+        return with_weights(walk.field, weights, scoped)
+
+
+class _Recomputed(torch.autograd.Function):
+    """From the input to the states; differentiable in the input, the numbers of the walk and the field's parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: Replay, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        carries: list[Carry] = []
+        for step in replay.walk.steps(x):
+            replay.solutions.extend(step.solutions)
+            if replay.reconstruction is not None:
+                replay.reconstruction.note(step.state)
+                carries.clear()
+            carries.append(step.carry)
+        ctx.replay, ctx.count = replay, len(tensors)
+        ctx.layout = [(len(carry.states), len(carry.slopes)) for carry in carries]
+        ctx.save_for_backward(x, *tensors, *(tensor for carry in carries for tensor in _flat(carry)))
+        return tuple(carry.states[0] for carry in carries)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        replay: Replay = ctx.replay
+        x, *tensors = ctx.saved_tensors[: 1 + ctx.count]
+        ends = _restore(ctx.saved_tensors[1 + ctx.count :], ctx.layout)
+        _refuse_hidden_dependence(replay, x, tensors)
+
+        steps = replay.walk.num_steps
+        arriving: list[Tensor | None] = [None] * (steps - len(cotangents)) + list(cotangents)
+        sums: list[Tensor | None] = [None] * len(tensors)
+        pulled: list[Tensor | None] = [None] * len(_flat(ends[-1]))
+        end = ends[-1]
+        for n in reversed(range(steps)):
+            if replay.reconstruction is None:
+                start = ends[n - 1] if n > 0 else Carry((x,))
+            else:
+                start = Carry((replay.reconstruction.start(replay, tensors, n, end.states[0], x),))
+            pulled = [_add(pulled[0], arriving[n]), *pulled[1:]]
+            pulled, grads = _pull(replay, n, start, end, pulled, tensors)
+            sums = [_add(total, grad) for total, grad in zip(sums, grads, strict=True)]
+            end = start
+        return None, pulled[0], *sums
+
+
+def _pull(
+    replay: Replay, n: int, start: Carry, end: Carry, cotangents: Sequence[Tensor | None], tensors: Sequence[Tensor]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Makes the n-th step again and pulls the cotangents of its end back to its start and to the tensors."""
+    carry = Carry(*(tuple(tensor.detach().requires_grad_() for tensor in part) for part in start))
+    leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+    with torch.enable_grad():
+        step = replay.again(leaves, lambda walk: walk.repeat(n, carry, end.states[0]))
+    pairs = [(o, g) for o, g in zip(_flat(step.carry), cotangents, strict=True) if g is not None and o.requires_grad]
+    inputs = [*_flat(carry), *(leaf for leaf in leaves if leaf.requires_grad)]
+    grads = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
+    return [next(grads) for _ in _flat(carry)], [next(grads) if leaf.requires_grad else None for leaf in leaves]
+
+
+def _refuse_hidden_dependence(replay: Replay, x: Tensor, tensors: Sequence[Tensor]) -> None:
+    """With everything known detached, F must not require a gradient: it would be lost."""
+    with torch.enable_grad():
+        image = replay.again([t.detach() for t in tensors], lambda walk: walk.interval(0).evaluate(0.0, x.detach()))
+    if image.requires_grad:
+        raise ValueError(
+            "the field depends on a tensor that requires a gradient and is not one of its parameters (a closed-over or "
+            "computed tensor, or weights held by an open torch.nn.utils.parametrize.cached()); recomputation would "
+            "lose that gradient: take memory='store', or make the tensor a parameter."
+        )
+
+
+def _autocast(device: str) -> Callable[[], torch.autocast]:
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
+
+
+def _flat(carry: Carry) -> tuple[Tensor, ...]:
+    return (*carry.states, *carry.slopes)
+
+
+def _restore(tensors: Sequence[Tensor], layout: Sequence[tuple[int, int]]) -> list[Carry]:
+    remaining = iter(tensors)
+    return [Carry(*(tuple(next(remaining) for _ in range(count)) for count in counts)) for counts in layout]
+
+
+def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

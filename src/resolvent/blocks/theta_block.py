@@ -1,0 +1,86 @@
+"""The implicit residual block of the paper."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.block import Block
+from resolvent.blocks.memory import Memory
+from resolvent.core.adjoint import Adjoint
+from resolvent.core.solver import Solver
+from resolvent.core.stopping import Stopping
+from resolvent.schemes.guess import Guess
+from resolvent.schemes.interval import Field, Number
+from resolvent.schemes.theta import Theta
+
+
+class ThetaBlock(Block):
+    """A `Block` of theta layers, y = x + h F((1 - theta) x + theta y), as many as there are steps.
+
+    theta = 0 is an ordinary residual network; theta >= 1/2 is stable for every field that dissipates, however stiff.
+    The parameters are those of the field for every theta.
+
+    Arguments:
+        field: F(t, y); `rs.fields.Piecewise` gives every layer weights of its own.
+        theta: a number in [0, 1], or a tensor of no dimension in (0, 1].
+        num_steps: number of layers.
+        horizon: h times their number, see `Block`.
+        form: "midpoint" or "trapezoid", see `rs.Theta`.
+        solver: see `Block`, as are stopping, adjoint, memory, on_failure, guess and reuse.
+        learn_theta: whether theta is learned, starting at the given number in (0, 1); it is the sigmoid of a parameter
+            `raw_theta` and stays in (0, 1).
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks.
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        theta: Number = 0.5,
+        num_steps: int = 5,
+        horizon: Number = 1.0,
+        form: str = "midpoint",
+        solver: Solver | None = None,
+        stopping: Stopping | None = None,
+        adjoint: Adjoint | None = None,
+        memory: str | Memory = "store",
+        *,
+        learn_theta: bool = False,
+        on_failure: str = "raise",
+        guess: str | Guess = "previous",
+        reuse: bool = False,
+    ) -> None:
+        super().__init__(
+            field,
+            Theta(theta, form),
+            num_steps,
+            horizon,
+            solver=solver,
+            stopping=stopping,
+            adjoint=adjoint,
+            on_failure=on_failure,
+            guess=guess,
+            reuse=reuse,
+            memory=memory,
+        )
+        self.form = form
+        self.learn_theta = learn_theta
+        self._theta = theta
+        if learn_theta:
+            if isinstance(theta, Tensor) or not 0 < theta < 1:
+                raise ValueError(f"a learned theta must start at a number in (0, 1), got {theta!r}.")
+            self.raw_theta = nn.Parameter(torch.tensor(math.log(theta / (1 - theta))))
+
+    @property
+    def theta(self) -> Number:
+        """The present theta; a tensor where it is learned."""
+        return torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
+
+    @property
+    def scheme(self) -> Theta:
+        return Theta(self.theta, self.form)
+
+    def extra_repr(self) -> str:
+        theta = f"{float(torch.as_tensor(self.theta).detach()):g}"
+        return f"theta={theta}, {self.form}, {self._grid_repr()}"

@@ -1,0 +1,54 @@
+"""What a pass through a block leaves behind."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.core.solution import Solution
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The states of a pass at the grid points.
+
+    Attributes:
+        times: (num_steps + 1,), or (num_steps + 1, batch) where samples start at times of their own.
+        states: (num_steps + 1, batch, *shape), the input first.
+        solutions: the solves in their order: one a step for a theta or multistep scheme, one a stage for a diagonally
+            implicit one, none for an explicit one.
+    """
+
+    times: Tensor
+    states: Tensor
+    solutions: tuple[Solution, ...]
+
+    @property
+    def evaluations(self) -> int:
+        """How often the solves called the field."""
+        return sum(solution.evaluations for solution in self.solutions)
+
+    def __repr__(self) -> str:
+        shape = tuple(self.states.shape)
+        return f"Trajectory({shape}, {len(self.solutions)} solves, {self.evaluations} evaluations)"
+
+
+def hermite(s: Tensor, h: Tensor, ends: tuple[Tensor, Tensor], slopes: tuple[Tensor, Tensor]) -> Tensor:
+    """The cubic with the given values and slopes at the two ends of an interval of length h, at its fraction s."""
+    (x, y), (f, g) = ends, slopes
+    rise = y - x
+    return x + s * rise + s * (1 - s) * ((1 - s) * (h * f - rise) - s * (h * g - rise))
+
+
+def bracket(times: Tensor, t0: Tensor, h: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
+    """The step that each time falls into, and the fraction of it: both as `times` and t0 broadcast."""
+    position = (times - t0) / h
+    slack = torch.finfo(position.dtype).eps ** 0.5
+    outside = (position < -slack) | (position > num_steps + slack)
+    if bool(outside.any()):
+        raise ValueError(
+            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside of the pass, which covers "
+            f"{num_steps} steps of {float(h):g} from t0; the first is {times.expand_as(outside)[outside][0].item():g}."
+        )
+    step = position.detach().floor().clamp(0, num_steps - 1)
+    return step.long(), position - step

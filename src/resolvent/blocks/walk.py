@@ -1,0 +1,91 @@
+"""One pass through a block: the grid, and the steps on it."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from resolvent.core.solution import Solution
+from resolvent.schemes.guess import Guess
+from resolvent.schemes.interval import Field, Interval, Number
+from resolvent.schemes.scheme import Carry, Scheme, Step
+from resolvent.schemes.solving import Solving
+
+# What `extrapolate` looks at.
+_PAST = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """Everything that determines a pass but the input and the weights of the field.
+
+    Attributes:
+        field: F(t, y).
+        scheme: makes the steps.
+        t0: start, a number, a tensor of no dimension, or (batch,).
+        h: step, a number or a tensor of no dimension.
+        num_steps: how many.
+        solving: how resolvents are solved.
+        guess: where the solves start.
+        right_end: see `Interval`.
+        reuse: whether a solve starts from what the one before it learned.
+    """
+
+    field: Field
+    scheme: Scheme
+    t0: Number
+    h: Number
+    num_steps: int
+    solving: Solving
+    guess: Guess
+    right_end: float = 1.0
+    reuse: bool = False
+
+    def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
+        """The n-th interval, at whose start the states `past` are the latest."""
+        # A product, not a sum of steps: the grid carries no accumulated rounding.
+        t = self.t0 + n * self.h
+        return Interval(self.field, t, self.h, self.solving, self.guess, past, before, self.right_end)
+
+    def steps(self, x: Tensor) -> Iterator[Step]:
+        """All steps, one after the other."""
+        carry = Carry((x,))
+        past: tuple[Tensor, ...] = (x.detach(),)
+        before: Solution | None = None
+        for n in range(self.num_steps):
+            step = self.scheme.step(self.interval(n, *past, before=before), carry)
+            yield step
+            carry, past = step.carry, (step.state.detach(), *past)[:_PAST]
+            if self.reuse and step.solutions:
+                before = step.solutions[-1]
+
+    def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
+        """The n-th step once more, where the state at its end is known: the solves begin at their solution."""
+        x = carry.states[0].detach()
+
+        def chord(interval: Interval, c: Number) -> Tensor:
+            return x + c * (end - x)
+
+        return self.scheme.step(dataclasses.replace(self.interval(n, x), guess=chord), carry)
+
+    def back(self, n: int, y: Tensor) -> Tensor:
+        """The state at the start of the n-th interval, from the state at its end."""
+        interval = self.interval(n).reversed(y)
+        return self.scheme.inverse.step(interval, Carry((y,))).state
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors among the numbers: t0, h and whatever the scheme learns."""
+        numbers = {"t0": self.t0, "h": self.h, **{name: getattr(self.scheme, name) for name in _names(self.scheme)}}
+        return {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> "Walk":
+        """The same with other `tensors`."""
+        own = {name: tensors[name] for name in ("t0", "h") if name in tensors}
+        learned = {name: value for name, value in tensors.items() if name not in own}
+        scheme = dataclasses.replace(self.scheme, **learned) if learned else self.scheme  # type: ignore[type-var]
+        return dataclasses.replace(self, scheme=scheme, **own)  # type: ignore[arg-type]
+
+
+def _names(scheme: Scheme) -> list[str]:
+    return [f.name for f in dataclasses.fields(scheme)] if dataclasses.is_dataclass(scheme) else []

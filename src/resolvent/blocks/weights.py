@@ -1,0 +1,42 @@
+"""The weights of a field stay the same throughout a pass."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+T = TypeVar("T")
+
+
+@contextmanager
+def frozen_weights(field: Any) -> Iterator[None]:
+    """Computes parametrized weights (a spectral normalisation, say) once for all evaluations inside.
+
+    They are computed on entry, with the graph that the caller has: the first evaluation may well be one inside of a
+    solver, without a graph, and would leave weights behind that no gradient flows through.
+    """
+    with parametrize.cached():
+        for module in field.modules() if isinstance(field, nn.Module) else ():
+            if parametrize.is_parametrized(module):
+                for name in cast(nn.ModuleDict, module.parametrizations):
+                    getattr(module, name)
+        yield
+
+
+class _Scope(nn.Module):
+    def __init__(self, field: Any) -> None:
+        super().__init__()
+        if isinstance(field, nn.Module):
+            self.field = field
+
+    def forward(self, action: Callable[[], T]) -> T:
+        return action()
+
+
+def with_weights(field: Any, weights: Mapping[str, Tensor], action: Callable[[], T]) -> T:
+    """What `action` returns when the parameters and buffers of the field are replaced by `weights` while it runs."""
+    result: T = functional_call(_Scope(field), {f"field.{name}": w for name, w in weights.items()}, (action,))
+    return result
