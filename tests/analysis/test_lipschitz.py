@@ -115,6 +115,14 @@ def test_dissipative_fields_do_not_expand_from_theta_one_half_on():
     assert theta_lipschitz(Disc.spanning(-1e6, 0.0), 0.25, 1.0) > 1
 
 
+@pytest.mark.parametrize("theta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("slope", [-7.0, -0.5, 0.9])
+def test_one_slope_makes_every_bound_exact(theta, slope):
+    factor = abs((1 + (1 - theta) * slope) / (1 - theta * slope))
+    for form in ("midpoint", "trapezoid"):
+        assert theta_lipschitz(Disc(2 * slope, 0.0), theta, 0.5, 3, form) == pytest.approx(factor**3)
+
+
 def test_joining_trapezoid_steps_saves_orders_of_magnitude():
     disc = Disc.spanning(-30.0, -1.0)
     joined = theta_lipschitz(disc, 0.5, 1.0, 10, "trapezoid")

@@ -127,6 +127,14 @@ def test_the_bound_for_zero_padding_is_tight_on_a_picture(stride):
     assert norm <= bound.value <= 1.03 * norm
 
 
+def test_the_torus_has_room_for_the_padding():
+    """On the circle of three points the second difference has norm 3, between zeros 2 + sqrt(2)."""
+    layer = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[[-1.0, 2.0, -1.0]]]))
+    assert 2 + 2**0.5 <= norm_bound(layer, (1, 3), assemble=0).value <= 4
+
+
 def test_the_reshaped_weight_has_another_norm():
     """Why the operator: normalising the reshaped kernel would leave this layer three times too large."""
     layer = nn.Conv2d(1, 1, 3, padding=1, bias=False)

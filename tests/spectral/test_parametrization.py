@@ -133,6 +133,17 @@ def test_a_checkpoint_brings_the_vector_and_the_norm_is_right_after_loading(norm
     assert torch.allclose(target.weight, source.weight, rtol=1e-6)
 
 
+def test_a_checkpoint_with_a_vector_that_has_not_converged(norm):
+    source, shape = build("conv2d")
+    state = {name: value.clone() for name, value in source.state_dict().items()}
+    state["parametrizations.weight.0.vector"] = nn.functional.normalize(torch.randn(1, *shape).flatten(), dim=0).view(
+        1, *shape
+    )
+    source.load_state_dict(state)
+    assert source.training
+    assert norm(source, shape) == pytest.approx(1.0, rel=1e-6)
+
+
 def test_loading_by_assignment(norm):
     source, shape = build("linear")
     target, _ = build("linear")
