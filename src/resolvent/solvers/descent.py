@@ -46,6 +46,10 @@ class Descent(NonlinearSolver):
         """The direction to search from a point with this gradient, after the line of the state `before`; the last
         changes of w and of the gradient are (batch, memory, n), oldest first, zero where there are none."""
 
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction to start with, and to fall back on."""
+        return -gradient
+
     def first_trial(self, before: DescentState, slope: Tensor) -> Tensor:
         """How far along the new line to look first: as far as would change phi as much as the line before."""
         expected = divide(before.line.t * before.line.slope, slope)
@@ -54,12 +58,13 @@ class Descent(NonlinearSolver):
     def init(self, problem: Problem, w: Tensor) -> DescentState:
         phi, gradient, norm = _objective(problem, w)
         empty = ring(self.memory, gradient)
-        line = LineSearch.start(phi, -dot(gradient, gradient), torch.ones_like(phi))
+        direction = self.steepest(gradient)
+        line = LineSearch.start(phi, dot(gradient, direction), torch.ones_like(phi))
         return DescentState(
             w=w,
             norm=norm,
             gradient=gradient,
-            direction=-gradient,
+            direction=direction,
             line=line,
             changes_w=empty,
             changes_g=empty.clone(),
@@ -79,9 +84,10 @@ class Descent(NonlinearSolver):
         changes_g = torch.where(shifted, _shift(state.changes_g, gradient - state.gradient), state.changes_g)
         gradient = torch.where(moves, gradient, state.gradient)
         phi = torch.where(accepted, phi, state.line.phi)
-        direction = torch.where(moves, self.direct(gradient, state, changes_w, changes_g), -gradient)
+        steepest = self.steepest(gradient)
+        direction = torch.where(moves, self.direct(gradient, state, changes_w, changes_g), steepest)
         uphill = ~(dot(direction, gradient) < 0)
-        direction = torch.where(per_sample(uphill, direction), -gradient, direction)
+        direction = torch.where(per_sample(uphill, direction), steepest, direction)
         slope = dot(direction, gradient)
         next_line = LineSearch.start(phi, slope, self.first_trial(state, slope))
         turn = accepted | hopeless
@@ -121,7 +127,10 @@ class GradientDescent(Descent):
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
 
     def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
-        return self.momentum * before.direction - self.scaling * gradient
+        return self.momentum * before.direction + self.steepest(gradient)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        return -self.scaling * gradient
 
 
 @dataclass(frozen=True)
