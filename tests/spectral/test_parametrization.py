@@ -107,6 +107,18 @@ def test_one_power_iteration_for_each_change_in_training():
     assert torch.allclose(vector(layer), step / step.norm())
 
 
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
+def test_the_steps_of_every_optimiser_are_noticed(options):
+    layer, shape = build("linear")
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1, **options)
+    before = vector(layer)
+    layer(torch.randn(3, *shape)).square().sum().backward()
+    assert vector(layer) is before
+    optimizer.step()
+    layer(torch.randn(3, *shape))
+    assert vector(layer) is not before
+
+
 def test_evaluation_measures_in_full_and_once(norm):
     layer, shape = build("conv2d")
     with torch.no_grad():
@@ -152,12 +164,15 @@ def test_loading_by_assignment(norm):
 
 
 @every_layer
-def test_a_copy_is_independent(case):
+@pytest.mark.parametrize("training", [True, False])
+def test_a_copy_is_equal_and_independent(case, training):
     layer, shape = build(case)
-    layer.eval()
-    twin = copy.deepcopy(layer)
+    with torch.no_grad():
+        original(layer).add_(torch.randn_like(original(layer)))
     x = torch.randn(2, *shape)
-    assert torch.allclose(twin(x), layer(x), rtol=1e-5, atol=1e-7)
+    layer.train(training)(x)
+    twin = copy.deepcopy(layer)
+    assert torch.equal(twin(x), layer(x))
     with torch.no_grad():
         original(twin).add_(1.0)
     before = vector(layer)

@@ -1,10 +1,9 @@
 """Spectral normalisation of the weight of a layer by the norm of the map that the layer applies."""
 
 import math
-import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +11,6 @@ from torch.nn.utils import parametrize
 
 from resolvent.spectral.operators import LayerOperator, layer_operator
 from resolvent.spectral.power import generic_vector, operator_norm, power_iteration
-
-
-class _Seen(NamedTuple):
-    """The weight for which the singular vector was last advanced."""
-
-    weight: weakref.ref[Tensor]
-    version: int
-    converged: bool
 
 
 class SpectralNorm(nn.Module):
@@ -42,7 +33,8 @@ class SpectralNorm(nn.Module):
         self.always = always
         start = generic_vector((1, *operator.input_shape), dtype=torch.float64)
         self.register_buffer("vector", (start / start.norm()).to(weight))
-        self._seen: _Seen | None = None
+        self._seen: Tensor | None = None
+        self._converged = False
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
@@ -63,10 +55,11 @@ class SpectralNorm(nn.Module):
 
     def _follow(self, weight: Tensor) -> None:
         """Advance the vector if the weight has changed since it was last seen."""
-        seen = self._seen if self._seen is not None and self._seen.weight() is weight else None
-        if seen is not None and seen.version == weight._version and (seen.converged or self.training):
+        # By value: autograd's count of changes misses fused optimisers and whatever is written to `weight.data`.
+        unchanged = self._seen is not None and _equal(self._seen, weight)
+        if unchanged and (self._converged or self.training):
             return
-        one_step_behind = seen is not None and self.training
+        one_step_behind = self._seen is not None and self.training
         # A vector born in inference mode could never again take part in a backward pass.
         with torch.inference_mode(False):
             A = partial(self.operator, weight.detach())
@@ -76,13 +69,18 @@ class SpectralNorm(nn.Module):
                 # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
                 generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
                 _, vector = operator_norm(A, self.vector + generic / generic.norm())
+            self._seen = weight.detach().clone()
         # A new tensor, not an update in place: a graph that is still to be run backward holds the old one.
         self.vector = vector
-        self._seen = _Seen(weakref.ref(weight), weight._version, converged=not one_step_behind)
+        self._converged = not one_step_behind
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._seen = None
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def spectral_norm(
@@ -103,7 +101,7 @@ def spectral_norm(
     has changed: then the bound holds to a relative 1e-6 (float32: 4e-6). In training mode each change of the weight is
     followed by `power_iterations` steps of the power method, which lag behind when singular values cross: with one step
     and Adam we saw norms within 0.1 % of the bound at a learning rate of 1e-3, up to 20 % above it at 1e-2 (8 % with
-    five steps). A change is recognised by autograd's count of in-place changes, which writing to `weight.data` escapes.
+    five steps). To recognise a change the layer keeps a copy of its weight.
 
     First derivatives through the normalised weight are exact where the largest singular value is simple and the
     vector has converged. Second derivatives with respect to the weight take the singular vector for a constant.
