@@ -293,3 +293,13 @@ def test_a_weight_that_is_computed_is_refused():
     layer = spectral_norm(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="parametrized already"):
         spectral_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.Conv1d(1, 1, 3, padding=1), (1, 2001)), (nn.Conv2d(4, 4, 3), (4, 9, 9))]
+)
+def test_single_precision_is_measured_as_far_as_it_goes(layer, shape):
+    """Crowded singular values, without a warning."""
+    layer = spectral_norm(layer.float(), shape, always=True)
+    norm, _ = operator_norm(partial(layer_operator(layer, shape), layer.weight.detach().double()), (1, *shape))
+    assert norm == pytest.approx(1.0, abs=1e-5)
