@@ -24,7 +24,7 @@ docs: $(VENV)/.docs
 	@echo "open build/docs/index.html"
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/solvers.py
+	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
 
 demo: $(VENV)/.dev
 	$(BIN)/python -m resolvent demo --out build/demo
