@@ -1,7 +1,7 @@
 """Existing residual networks made implicit, with the weights they have."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import chain
 from typing import Any
 
@@ -139,7 +139,7 @@ def _lengthen(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
     _rename(state, prefix, prefix + _INNER, keep={prefix + name for name in own})
 
 
-def _rename(state: dict[str, Any], old: str, new: str, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def _rename(state: dict[str, Any], old: str, new: str, keep: Set[str] = frozenset()) -> None:
     """Replaces one prefix by another in the keys, and keeps their order."""
     renamed = {
         new + key.removeprefix(old) if key.startswith(old) and key not in keep else key: value
