@@ -157,6 +157,8 @@ class Problem:
         """
         if self.linear_part is None:
             return r
-        divisor = 1 - torch.as_tensor(self.tau * self.linear_part, dtype=r.dtype, device=r.device).detach()
         # Beyond the pole tau c = 1 the division would only point the wrong way.
-        return r / torch.where(divisor > 0, divisor, 1.0)
+        product = self.tau * self.linear_part
+        if not isinstance(product, Tensor):
+            return r / (1 - product) if product < 1 else r
+        return r / torch.where(product < 1, 1 - product, 1.0).detach()
