@@ -98,7 +98,7 @@ def spectral_norm(
     mode, dilation and groups, and not that of the weight reshaped to a matrix, which may be several times smaller.
 
     The norm is measured in full before first use, after `load_state_dict` and, in evaluation mode, whenever the weight
-    has changed: then the bound holds to a relative 1e-6 (float32: 1e-5). In training mode each change of the weight is
+    has changed: then the bound holds to about 1e-6 (float32: 1e-5). In training mode each change of the weight is
     followed by `power_iterations` steps of the power method, which lag behind when singular values cross: with one step
     and Adam we saw norms within 0.1 % of the bound at a learning rate of 1e-3, up to 20 % above it at 1e-2 (8 % with
     five steps). To recognise a change the layer keeps a copy of its weight.
