@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.analysis import certified_radius, lipschitz_bound, theta_lipschitz
+from resolvent.blocks import ThetaBlock
 from resolvent.fields import MLP, Autonomous, Bounded, Conv, Field, GradientFlow, Hamiltonian, Piecewise
 from resolvent.spectral import Disc, spectral_norm
 
@@ -139,6 +140,16 @@ def test_wrong_arguments_are_refused(arguments, words):
         theta_lipschitz(Disc(0.0, 1.0), *arguments)
 
 
+@pytest.mark.parametrize("form", ["midpoint", "trapezoid"])
+@pytest.mark.parametrize("learn_theta", [False, True])
+def test_the_blocks_of_the_library_are_theta_blocks(form, learn_theta):
+    field = bounded(-3.0, 0.9)
+    block = ThetaBlock(field, 0.5, num_steps=2, horizon=1.0, form=form, learn_theta=learn_theta)
+    assert lipschitz_bound(block) == pytest.approx(lipschitz_bound(Block(field, 0.5, 2, 1.0, form)))
+    network = nn.Sequential(nn.Linear(2, 3), block, nn.Linear(3, 4))
+    assert worst_quotient(network, (2,), rounds=4) <= lipschitz_bound(network, (2,)) * (1 + 1e-6)
+
+
 LAYERS = {
     "linear": (nn.Linear(4, 3), (4,)),
     "conv": (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 5, 6)),
@@ -200,6 +211,7 @@ class Doubled(nn.Linear):
         (nn.BatchNorm1d(3), (3,), r"model\.eval"),
         (nn.BatchNorm1d(3, track_running_stats=False).eval(), (3,), "running statistics"),
         (Block(Autonomous(nn.Tanh()), 0.5), None, "no guaranteed Lipschitz"),
+        (Block(nn.Tanh(), 0.5), None, "slopes of Tanh"),
     ],
 )
 def test_what_is_not_known_is_refused(module, shape, words):

@@ -142,9 +142,13 @@ def _is_theta_block(module: nn.Module) -> bool:
 
 
 def _block_bound(block: Any) -> float:
-    field: Field = block.field
-    theta, num_steps = float(block.theta), int(block.num_steps)
-    h = float(block.horizon) / num_steps
+    field, num_steps = block.field, int(block.num_steps)
+    if not isinstance(field, Field):
+        raise ValueError(
+            f"nothing is known of the slopes of {type(field).__name__}: wrap it in Autonomous(module, lipschitz=...)"
+        )
+    theta, horizon = (float(torch.as_tensor(value).detach()) for value in (block.theta, block.horizon))
+    h = horizon / num_steps
     if block.form == "trapezoid" and not field.autonomous:
         # A field that changes between two steps does not let the factors of neighbouring steps be joined.
         return theta_lipschitz(field.disc(), theta, h, 1, block.form) ** num_steps
