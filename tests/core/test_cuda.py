@@ -9,7 +9,10 @@ from torch import Tensor
 import resolvent as rs
 from manufactured import LINEAR_SOLVERS, PROBLEMS, SOLVERS, Manufactured
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
+]
 
 
 def on_gpu(F):  # type: ignore[no-untyped-def]
@@ -50,14 +53,14 @@ def test_convergence_checks_do_not_wait_for_the_device_at_every_step(solver: rs.
 
     def waits(steps: int) -> int:
         stopping = rs.Stopping(rtol=0.0, atol=1e-300, max_steps=steps, patience=1000)
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught, torch.no_grad():
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 field = rs.Rowwise(lambda w: 0.9 * torch.sin(w @ W), linear_part=0.0)
                 rs.resolve(field, b, 1.0, solver=solver, stopping=stopping, on_failure="ignore")
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(w.message) for w in caught)
 
     waits(8)

@@ -116,7 +116,7 @@ def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tenso
     if tau.device != b.device and tau.dim() > 0:
         raise ValueError(f"tau is on {tau.device} but b on {b.device}; move one of them.")
     if tau.dim() == 0:
-        return tau.to(working)
+        return tau.to(device=b.device, dtype=working)
     if tau.shape != b.shape[:1]:
         raise ValueError(
             f"tau must have no dimension or one entry for each of the {b.shape[0]} samples, "
