@@ -1,0 +1,45 @@
+"""The diagonal of a Jacobian, by the estimator of Bekas, Kokiopoulou and Saad."""
+
+import torch
+from torch import Tensor
+
+from resolvent.estimators.jacobian import Field, Jacobian, Time
+from resolvent.estimators.probes import Probes
+
+
+def diagonal(
+    field: Field,
+    t: Time,
+    y: Tensor,
+    *,
+    probes: int = 1,
+    distribution: str = "rademacher",
+    generator: torch.Generator | None = None,
+    exact: bool = False,
+    detach: bool = True,
+) -> Tensor:
+    """Estimate the diagonal of the Jacobian J = dF/dy, for each sample.
+
+        diag J = (sum of z * J^T z) / (sum of z * z),      entry by entry, sums over the probes z
+
+    It is exact for a diagonal J whatever the probes. Signs are the default here: an entry has the variance
+    sum over j of J_ji^2 / n, j not i, with n of them. For Gaussian probes the quotient has a mean from 2 probes on, the
+    true diagonal, and a variance from 3 on: sum over j of J_ji^2 / (n - 2).
+
+    Arguments:
+        field, t, y, probes, generator, detach: as for `trace`.
+        distribution: of the probes, "gaussian" (as in the paper) or "rademacher", see `Probes`.
+        exact: compute the diagonal instead, by as many products as a sample has entries.
+
+    Returns:
+        (batch, *shape).
+
+    Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
+    """
+    vectors = Probes(probes, distribution, generator)
+    J = Jacobian(field, t, y, detach)
+    if exact:
+        return J.matrix().diagonal(dim1=1, dim2=2).reshape(y.shape)
+    drawn = list(vectors.draw(J.point))
+    products = torch.stack([z * J.transposed_product(z) for z in drawn])
+    return products.sum(0) / torch.stack(drawn).square().sum(0)

@@ -1,0 +1,114 @@
+"""Trace and Frobenius norm of a Jacobian, by Hutchinson's estimator."""
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import dot
+from resolvent.estimators.hutchpp import deflated_trace
+from resolvent.estimators.jacobian import Field, Jacobian, Time
+from resolvent.estimators.probes import Probes
+
+
+def trace(
+    field: Field,
+    t: Time,
+    y: Tensor,
+    *,
+    probes: int = 1,
+    distribution: str = "gaussian",
+    generator: torch.Generator | None = None,
+    exact: bool = False,
+    hutchpp: bool = False,
+    detach: bool = True,
+) -> Tensor:
+    """Estimate the trace of the Jacobian J = dF/dy, the divergence of the field, for each sample.
+
+        tr J = E[z^T J z]
+
+    The estimate is unbiased, and so is its derivative with respect to parameters. With n probes its variance is
+    |J + J^T|_F^2 / 2n for Gaussian ones; for signs the diagonal of J + J^T does not count.
+
+    Arguments:
+        field: F(t, y), or F(y) if t is None. It has to treat each sample alone.
+        t: time, a number, a tensor of no dimension or (batch,); None if F is a function of the state alone.
+        y: (batch, *shape).
+        probes: how many vectors z, and products with J, to average over.
+        distribution: of the probes, "gaussian" or "rademacher", see `Probes`.
+        generator: where the probes come from, see `Probes`.
+        exact: compute the trace instead, by as many products as a sample has entries.
+        hutchpp: spend two thirds of the probes, at least one each, on finding the directions in which J is large and on
+            taking their part of the trace exactly. It pays off if few directions dominate, and needs 3 probes.
+        detach: whether y counts as a constant; otherwise gradients flow into it. They always flow into the parameters
+            of the field, unless autograd is off.
+
+    Returns:
+        (batch,).
+
+    Reference: Hutchinson, A stochastic estimator of the trace of the influence matrix, 1989; Meyer, Musco, Musco and
+    Woodruff, Hutch++: optimal stochastic trace estimation, 2021.
+    """
+    if exact and hutchpp:
+        raise ValueError("exact=True and hutchpp=True exclude each other: an exact trace takes no probes.")
+    vectors = Probes(probes, distribution, generator)
+    if not hutchpp:
+        return _both(field, t, y, vectors, exact, detach)[0]
+    if probes < 3:
+        raise ValueError(f"hutchpp=True divides its probes in three and needs at least 3, got {probes}.")
+    return deflated_trace(Jacobian(field, t, y, detach), vectors)
+
+
+def frobenius(
+    field: Field,
+    t: Time,
+    y: Tensor,
+    *,
+    probes: int = 1,
+    distribution: str = "gaussian",
+    generator: torch.Generator | None = None,
+    exact: bool = False,
+    detach: bool = True,
+) -> Tensor:
+    """Estimate the squared Frobenius norm of the Jacobian, for each sample.
+
+        |J|_F^2 = tr(J J^T) = E|J^T z|^2
+
+    It is the square that has an unbiased estimate; its root would not be one of the norm. The arguments are those of
+    `trace`.
+
+    Returns:
+        (batch,).
+    """
+    return _both(field, t, y, Probes(probes, distribution, generator), exact, detach)[1]
+
+
+def trace_and_frobenius(
+    field: Field,
+    t: Time,
+    y: Tensor,
+    *,
+    probes: int = 1,
+    distribution: str = "gaussian",
+    generator: torch.Generator | None = None,
+    exact: bool = False,
+    detach: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Estimate the trace and the squared Frobenius norm of the Jacobian together.
+
+    Both come from the same products J^T z: one evaluation of F, and one backward pass for each probe. The arguments are
+    those of `trace`.
+
+    Returns:
+        tr J and |J|_F^2, (batch,) each.
+    """
+    return _both(field, t, y, Probes(probes, distribution, generator), exact, detach)
+
+
+def _both(field: Field, t: Time, y: Tensor, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
+    J = Jacobian(field, t, y, detach)
+    if exact:
+        matrix = J.matrix()
+        return matrix.diagonal(dim1=1, dim2=2).sum(1), matrix.square().sum((1, 2))
+    pairs = [(z, J.transposed_product(z)) for z in probes.draw(J.point)]
+    traces = torch.stack([dot(z, product) for z, product in pairs])
+    squares = torch.stack([dot(product, product) for _, product in pairs])
+    return traces.mean(0), squares.mean(0)

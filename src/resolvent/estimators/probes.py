@@ -1,0 +1,78 @@
+"""Random vectors to probe a Jacobian with, and where they come from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+DISTRIBUTIONS = ("gaussian", "rademacher")
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Random vectors z with independent entries of mean 0 and variance 1, drawn anew each time they are asked for.
+
+    Arguments:
+        count: how many.
+        distribution: "gaussian", as in the paper, or "rademacher", signs +1 and -1. Signs have the smaller variance for
+            traces and diagonals, since z_i^2 = 1 leaves the diagonal without any.
+        generator: where they are drawn from, on any device. None takes torch's own; if `torch.distributed` has several
+            ranks, what it draws is mixed with the rank, so that the ranks have different probes even if all of them
+            called `torch.manual_seed` with the same number. A generator is used as it is given: give each rank its own,
+            see `rank_generator`.
+    """
+
+    count: int = 1
+    distribution: str = "gaussian"
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
+            raise ValueError(f"the number of probes must be a whole number, 1 or more, got {self.count!r}.")
+        if self.distribution not in DISTRIBUTIONS:
+            raise ValueError(f"distribution must be one of {DISTRIBUTIONS}, got {self.distribution!r}.")
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            raise ValueError(
+                f"generator must be a torch.Generator or None, got {self.generator!r}; "
+                "rs.estimators.rank_generator(seed) makes one from a number."
+            )
+
+    def draw(self, like: Tensor) -> Iterator[Tensor]:
+        """As many vectors as `count`, each of the shape, dtype and device of `like`."""
+        generator = self.generator
+        if generator is None and _ranks() > 1:
+            # One number from torch's own generator: it moves on from call to call, and by the same on every rank.
+            generator = rank_generator(int(torch.randint(2**62, ())), like.device)
+        for _ in range(self.count):
+            yield _draw(self.distribution, like, generator)
+
+
+def rank_generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator for this rank of a data-parallel run; the first one where `torch.distributed` is not in use.
+
+    Different pairs of seed and rank give unrelated generators, which seed + rank would not: rank 1 of seed 0 would be
+    rank 0 of seed 1.
+
+    Arguments:
+        seed: of the run, the same for all ranks.
+        device: of the generator.
+    """
+    rank = distributed.get_rank() if _ranks() > 1 else 0
+    seeds = torch.randint(2**62, (rank + 1,), generator=torch.Generator().manual_seed(seed))
+    return torch.Generator(device).manual_seed(int(seeds[rank]))
+
+
+def _ranks() -> int:
+    in_use = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if in_use else 1
+
+
+def _draw(distribution: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    # A generator draws on its own device only; one on the CPU gives the same probes whatever the field runs on.
+    device = like.device if generator is None else generator.device
+    if distribution == "gaussian":
+        z = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device)
+    else:
+        z = torch.randint(2, like.shape, generator=generator, dtype=like.dtype, device=device).mul_(2).sub_(1)
+    return z.to(like.device)
