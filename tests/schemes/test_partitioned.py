@@ -120,11 +120,12 @@ def energies(scheme: object, omega: float = 50.0, h: float = 0.01) -> Tensor:
 
 def test_energy_grows_under_forward_and_falls_under_backward_euler() -> None:
     rate = 1 + 0.5**2
-    growth, decay = energies(Theta(0.0)), energies(Theta(1.0))
+    # The energy falls by 1e-9 in a hundred steps, and would meet the rounding of the solves in more.
+    growth, decay = energies(Theta(0.0))[:101], energies(Theta(1.0))[:101]
     assert (growth.diff() > 0).all()
     assert (decay.diff() < 0).all()
-    torch.testing.assert_close(growth[1:] / growth[:-1], torch.full((ENERGY_STEPS,), rate), atol=1e-10, rtol=0)
-    torch.testing.assert_close(decay[1:] / decay[:-1], torch.full((ENERGY_STEPS,), 1 / rate), atol=1e-10, rtol=0)
+    torch.testing.assert_close(growth[1:] / growth[:-1], torch.full((100,), rate), atol=1e-10, rtol=0)
+    torch.testing.assert_close(decay[1:] / decay[:-1], torch.full((100,), 1 / rate), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("scheme", [Theta(0.5), Theta(0.5, "trapezoid"), RungeKutta(tableaux.GAUSS4)])
@@ -138,8 +139,9 @@ def test_energy_is_bounded_under_verlet(scheme: object) -> None:
     """It oscillates without a drift: the same in the first and the last quarter."""
     energy = energies(scheme)
     ratio = energy / energy[0]
-    assert 0.5 < ratio.min() < 1 - 1e-3
-    assert ratio.max() < 1 + 1e-3 or ratio.max() < 2
+    assert ratio.min() > 0.5
+    assert ratio.max() < 2
+    assert ratio.max() - ratio.min() > 1e-3
     quarter = ENERGY_STEPS // 4
     assert ratio[-quarter:].max().item() == pytest.approx(ratio[:quarter].max().item(), rel=0.02)
     assert ratio[-quarter:].min().item() == pytest.approx(ratio[:quarter].min().item(), rel=0.02)

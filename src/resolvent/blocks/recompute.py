@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, with_weights
 from resolvent.core.solution import Solution
+from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.scheme import Carry
 
 T = TypeVar("T")
@@ -31,14 +31,15 @@ def run(walk: Walk, x: Tensor, reconstruction: Reconstruction | None) -> tuple[t
         reconstruction: recovers all states from the last one; None keeps them instead.
 
     Returns:
-        The state after each step, or after the last one alone if the others are to be reconstructed; and the solves.
+        The state after each step and the solves; where states are to be reconstructed, the last state alone.
     """
     field = walk.field
     weights = dict(field.named_parameters()) if isinstance(field, nn.Module) else {}
     buffers = dict(field.named_buffers()) if isinstance(field, nn.Module) else {}
     replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), buffers, _autocast(x.device.type))
-    states: tuple[Tensor, ...] = _Recomputed.apply(replay, x, *walk.tensors.values(), *weights.values())
-    return states, replay.solutions
+    solutions: list[Solution] = []
+    states: tuple[Tensor, ...] = _Recomputed.apply(replay, solutions, x, *walk.tensors.values(), *weights.values())
+    return states, solutions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,6 @@ class Replay:
         weights: names of the field's parameters.
         buffers: the field's, as they were in the forward pass.
         autocast: makes the precision that of the forward pass.
-        solutions: those of the forward pass.
     """
 
     walk: Walk
@@ -61,7 +61,6 @@ class Replay:
     weights: tuple[str, ...]
     buffers: dict[str, Tensor]
     autocast: Callable[[], torch.autocast]
-    solutions: list[Solution] = dataclasses.field(default_factory=list)
 
     def again(self, tensors: Sequence[Tensor], action: Callable[[Walk], T]) -> T:
         """What `action` makes of the walk with `tensors`, numbers then weights, in place of the former ones."""
@@ -80,11 +79,12 @@ class _Recomputed(torch.autograd.Function):
     """From the input to the states; differentiable in the input, the numbers of the walk and the field's parameters."""
 
     @staticmethod
-    def forward(ctx: Any, replay: Replay, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, replay: Replay, solutions: list[Solution], x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         carries: list[Carry] = []
         for step in replay.walk.steps(x):
-            replay.solutions.extend(step.solutions)
-            if replay.reconstruction is not None:
+            if replay.reconstruction is None:
+                solutions.extend(step.solutions)
+            else:
                 replay.reconstruction.note(step.state)
                 carries.clear()
             carries.append(step.carry)
@@ -94,7 +94,6 @@ class _Recomputed(torch.autograd.Function):
         return tuple(carry.states[0] for carry in carries)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         replay: Replay = ctx.replay
         x, *tensors = ctx.saved_tensors[: 1 + ctx.count]
@@ -115,7 +114,25 @@ class _Recomputed(torch.autograd.Function):
             pulled, grads = _pull(replay, n, start, end, pulled, tensors)
             sums = [_add(total, grad) for total, grad in zip(sums, grads, strict=True)]
             end = start
-        return None, pulled[0], *sums
+        grads = [pulled[0], *sums]
+        if torch.is_grad_enabled():
+            grads = [None if grad is None else _Once.apply(grad, x, *tensors, *cotangents) for grad in grads]
+        return None, None, *grads
+
+
+class _Once(torch.autograd.Function):
+    """The gradient as it is, but to differentiate it, by anything that it depends on, is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, *dependence: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise DerivativeOrderError(
+            "A recomputed pass has first derivatives only, and a second one was asked for: take memory='store' with "
+            "adjoint=rs.ImplicitAdjoint(order=2)."
+        )
 
 
 def _pull(

@@ -14,6 +14,9 @@ from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.theta import Theta
 
+# How close a learned theta may come to 0, where y = x + (w - x) / theta has a pole, and to 1, where its inverse has.
+_MARGIN = 1e-3
+
 
 class ThetaBlock(Block):
     """A `Block` of theta layers, y = x + h F((1 - theta) x + theta y), as many as there are steps.
@@ -28,8 +31,8 @@ class ThetaBlock(Block):
         horizon: h times their number, see `Block`.
         form: "midpoint" or "trapezoid", see `rs.Theta`.
         solver: see `Block`, as are stopping, adjoint, memory, on_failure, guess and reuse.
-        learn_theta: whether theta is learned, starting at the given number in (0, 1); it is the sigmoid of a parameter
-            `raw_theta` and stays in (0, 1).
+        learn_theta: whether theta is learned, starting at the given number; it is the sigmoid of a parameter
+            `raw_theta`, scaled to stay between 0.001 and 0.999 however far the parameter is driven.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks.
     """
@@ -68,14 +71,16 @@ class ThetaBlock(Block):
         self.learn_theta = learn_theta
         self._theta = theta
         if learn_theta:
-            if isinstance(theta, Tensor) or not 0 < theta < 1:
-                raise ValueError(f"a learned theta must start at a number in (0, 1), got {theta!r}.")
-            self.raw_theta = nn.Parameter(torch.tensor(math.log(theta / (1 - theta))))
+            if isinstance(theta, Tensor) or not _MARGIN < theta < 1 - _MARGIN:
+                raise ValueError(
+                    f"a learned theta must start at a number between {_MARGIN} and {1 - _MARGIN}, got {theta!r}."
+                )
+            self.raw_theta = nn.Parameter(torch.tensor(math.log((theta - _MARGIN) / (1 - _MARGIN - theta))))
 
     @property
     def theta(self) -> Number:
         """The present theta; a tensor where it is learned."""
-        return torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
+        return _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
 
     @property
     def scheme(self) -> Theta:
