@@ -190,7 +190,9 @@ def test_dissipative_dynamics_are_refused_loudly() -> None:
 
     x = torch.randn(4, 3, requires_grad=True)
     block = ThetaBlock(Decay(), 0.5, 30, 3.0, memory="reversible")
-    with pytest.raises(ReconstructionError, match=r"missed it by .* above the tolerance 1\.0e-06, .* memory='checkpoint'"):
+    with pytest.raises(
+        ReconstructionError, match=r"missed it by .* above the tolerance 1\.0e-06, .* memory='checkpoint'"
+    ):
         block(x).sum().backward()
     tolerant = ThetaBlock(Decay(), 0.5, 30, 3.0, memory=Reversible(tolerance=1e12))
     tolerant(x).sum().backward()

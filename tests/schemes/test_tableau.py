@@ -10,7 +10,7 @@ DIAGONAL = {"SDIRK2", "TRBDF2", "SDIRK3", "GAUSS2", "LOBATTO_IIIA", "LOBATTO_III
 FULL = {"GAUSS4", "RADAU3", "RADAU5"}
 
 
-@pytest.mark.parametrize("name", EXPLICIT | DIAGONAL | FULL)
+@pytest.mark.parametrize("name", sorted(EXPLICIT | DIAGONAL | FULL))
 def test_kinds(name: str) -> None:
     table = getattr(tableaux, name)
     assert table.explicit == (name in EXPLICIT)
@@ -20,6 +20,13 @@ def test_kinds(name: str) -> None:
 @pytest.mark.parametrize("name", ["SDIRK2", "TRBDF2", "SDIRK3", "RADAU3", "RADAU5"])
 def test_stiffly_accurate_tables(name: str) -> None:
     assert getattr(tableaux, name).stiffly_accurate
+
+
+def test_the_end_of_the_interval_is_a_node_without_rounding() -> None:
+    for name in ("SDIRK2", "TRBDF2", "SDIRK3", "RADAU3", "RADAU5", "LOBATTO_IIIA"):
+        table = getattr(tableaux, name)
+        assert table.c[-1] == 1
+        assert table.inverse.c[0] == 0
 
 
 def test_recovery_weights() -> None:

@@ -37,8 +37,9 @@ class Tableau:
             raise ValueError(
                 f"A must have one row and one column for each of the {stages} weights, got rows of {shape}."
             )
-        if not self.c:
-            object.__setattr__(self, "c", tuple(sum(row) for row in self.A))
+        # The ends of the interval are recognised by their node, which rounding must not hide.
+        nodes = self.c or tuple(sum(row) for row in self.A)
+        object.__setattr__(self, "c", tuple(float(round(c)) if abs(c - round(c)) < _ROUNDING else c for c in nodes))
         if len(self.c) != stages:
             raise ValueError(f"c must have one node for each of the {stages} stages, got {len(self.c)}.")
         if abs(sum(self.b) - 1) > _ROUNDING:
