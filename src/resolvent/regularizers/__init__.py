@@ -1,0 +1,8 @@
+"""Penalties on a field along the trajectories it makes."""
+
+from resolvent.regularizers.diagonal import DiagonalPenalty as DiagonalPenalty
+from resolvent.regularizers.kinetic import KineticEnergy as KineticEnergy
+from resolvent.regularizers.total_derivative import TotalDerivative as TotalDerivative
+from resolvent.regularizers.trajectory import Terms as Terms
+from resolvent.regularizers.trajectory import TrajectoryPenalty as TrajectoryPenalty
+from resolvent.regularizers.variation import variation as variation

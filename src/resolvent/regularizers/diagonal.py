@@ -1,0 +1,86 @@
+"""A penalty on the diagonal of the Jacobian."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.blocks.trajectory import Trajectory
+from resolvent.core.problem import flat
+from resolvent.estimators import Probes, diagonal
+from resolvent.regularizers.points import check_stage, check_weights, points
+
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class DiagonalPenalty:
+    """Penalises the entries of the diagonal of the Jacobian one by one, along a trajectory, where the divergence term
+    of `TrajectoryPenalty` knows but their sum.
+
+        R = a/T sum'_{t=0..T} 1/d sum_i m(t, y_t, D(t, y_t))_i,      D = diag dF/dy,      averaged over the samples
+
+    By default m is the square, which keeps the entries small. A measure of your own may depend on the state: for
+
+        DiagonalPenalty(1.0, lambda t, y, D: torch.relu(D + y.abs()) ** 2)
+
+    each entry is to dissipate at a rate of at least |y_i|.
+
+    D is estimated, and m of an unbiased estimate is unbiased only if m is linear in D; the square adds the variance of
+    the estimate, with n signs a mean square of what is off the diagonal, divided by n. More probes or `exact` cure it.
+
+    Arguments:
+        weight: a. A weight of 0 costs nothing.
+        measure: m, called with t, (rows,) or of no dimension, y and D, (rows, *shape) each; gives (rows, *shape). None
+            takes the square.
+        probes: how many random vectors the diagonal is estimated with, see `rs.estimators.diagonal`.
+        distribution: of the probes, "rademacher" or "gaussian"; the latter should be 3 at least.
+        generator: where the probes come from, see `rs.estimators.Probes`.
+        exact: compute the diagonal instead of estimating it.
+        stage: None or theta, where F is evaluated, see `TrajectoryPenalty`.
+        detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
+
+    Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
+    """
+
+    weight: float = 1.0
+    measure: Measure | None = None
+    probes: int = 1
+    distribution: str = "rademacher"
+    generator: torch.Generator | None = None
+    exact: bool = False
+    stage: float | None = None
+    detach: bool = True
+
+    def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
+        check_stage(self.stage)
+        Probes(self.probes, self.distribution, self.generator)
+
+    def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
+        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
+        at = points(field, trajectory, self.stage, self.detach)
+        if not self.weight:
+            return at.states.new_zeros(())
+
+        def measured(t: Tensor, y: Tensor) -> tuple[Tensor]:
+            entries = diagonal(
+                field,
+                t,
+                y,
+                probes=self.probes,
+                distribution=self.distribution,
+                generator=self.generator,
+                exact=self.exact,
+                detach=self.detach,
+            )
+            values = entries.square() if self.measure is None else self.measure(t, y, entries)
+            if values.shape != y.shape:
+                raise ValueError(
+                    f"measure must keep the shape {tuple(y.shape)} of the states, got {tuple(values.shape)}."
+                )
+            return (flat(values).mean(1),)
+
+        return self.weight * at.average(*at.evaluate(field, measured))

@@ -1,0 +1,71 @@
+"""Higher total derivatives of trajectories."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.blocks.trajectory import Trajectory
+from resolvent.core.problem import dot
+from resolvent.regularizers.points import check_stage, check_weights, points
+
+Field = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TotalDerivative:
+    """Penalises the K-th derivative of trajectories in time, which makes them easy to follow with large steps.
+
+        R = a int |d^K y/dt^K|^2 dt,      y' = F(t, y),      averaged over the samples
+
+    The derivatives are those of the solution of the differential equation through each state: y'' = F_t + F_y F, and so
+    on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or by
+    that of its stages. A weight of 0 costs nothing.
+
+    Arguments:
+        weight: a.
+        order: K, in the reference matched to the order of the scheme. It takes K evaluations of F, with up to K - 1
+            nested derivatives in forward mode, and the cost of each nesting is about twice that of the last.
+        stage: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
+        detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
+
+    Reference: Kelly, Bettencourt, Johnson and Duvenaud, Learning differential equations that are easy to solve, 2020.
+    """
+
+    weight: float = 1.0
+    order: int = 2
+    stage: float | None = None
+    detach: bool = True
+
+    def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
+        check_stage(self.stage)
+        if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
+            raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
+
+    def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
+        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
+        at = points(field, trajectory, self.stage, self.detach)
+        if not self.weight:
+            return at.states.new_zeros(())
+        derivative: Field = field
+        for _ in range(self.order - 1):
+            derivative = _along(field, derivative)
+
+        def square(t: Tensor, y: Tensor) -> tuple[Tensor]:
+            value = derivative(t, y)
+            return (dot(value, value),)
+
+        return self.weight * at.integral(*at.evaluate(field, square))
+
+
+def _along(field: Field, g: Field) -> Field:
+    """d/dt g(t, y(t)) = g_t + g_y F, as a function of t and y."""
+
+    def derivative(t: Tensor, y: Tensor) -> Tensor:
+        change: Tensor = torch.func.jvp(g, (t, y), (torch.ones_like(t), field(t, y)))[1]
+        return change
+
+    return derivative

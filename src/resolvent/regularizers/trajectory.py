@@ -1,0 +1,140 @@
+"""The regulariser of the paper."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.blocks.trajectory import Trajectory
+from resolvent.estimators import Probes, trace_and_frobenius
+from resolvent.regularizers.points import Points, check_stage, check_weights, points
+from resolvent.regularizers.variation import piecewise, variation
+
+SCALES = ("1/T", "1/T^2")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a `TrajectoryPenalty`; each a tensor of no dimension.
+
+    Attributes:
+        divergence: the term of the divergence, with its weight.
+        jacobian: the term of the Jacobian, with its weight.
+        variation: the term of the parameters, with its weight.
+        mean_divergence: the divergence by itself: the average over time and samples of div F / d, without a graph; None
+            if neither term needed the Jacobian.
+        mean_jacobian: likewise, of |dF/dy|_F^2 / d^2.
+    """
+
+    divergence: Tensor
+    jacobian: Tensor
+    variation: Tensor
+    mean_divergence: Tensor | None
+    mean_jacobian: Tensor | None
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of the three terms, to be added to the loss."""
+        return self.divergence + self.jacobian + self.variation
+
+
+@dataclass(frozen=True)
+class TrajectoryPenalty:
+    """Penalises a field along a trajectory: how it expands, how steep it is, and how it varies in time.
+
+        R = 1/T sum'_{t=0..T} [a_div/d (t/T)^p div F(t, y_t) + a_jac/d^2 |dF/dy(t, y_t)|_F^2]
+            + a_TV/T sum_{t=1..T-1} |g_t - g_{t-1}|^2
+
+    averaged over the samples; T is the number of steps, sum' the trapezoidal rule, d the dimension of a sample, g_t the
+    parameters of piece t of a `Piecewise` field. The divergence, the sum of the eigenvalues of dF/dy, drives the
+    spectrum to the left, where implicit layers are stable; the Jacobian term, the sum of the squared singular values,
+    keeps it together. F is the field itself, in units of time: a step of h multiplies the first term of a field h F by
+    h and the second by h^2.
+
+    The terms cost one evaluation of F and one backward pass for each probe, together; a term of weight 0 costs nothing.
+
+    Arguments:
+        divergence: a_div.
+        jacobian: a_jac.
+        variation: a_TV; a weight other than 0 needs a `Piecewise` field.
+        power: p >= 0.
+        probes: how many random vectors the traces are estimated with, see `rs.estimators.trace`.
+        distribution: of the probes, "gaussian" or "rademacher".
+        generator: where the probes come from; they are drawn anew in each call. See `rs.estimators.Probes`, also for
+            data-parallel training.
+        exact: compute traces and norms instead of estimating them; for a small d.
+        stage: None evaluates at the grid states y_t, as the paper does; theta at the stages of the layers,
+            (1 - theta) y_t + theta y_{t+1}, t = 0, ..., T-1, with t + theta for t in the weight and in F.
+        detach: whether the trajectory counts as a constant. By default gradients stop at its states and reach the
+            parameters through F alone; with False they also flow through the states, into all that made them.
+        variation_scale: "1/T" or "1/T^2", what multiplies a_TV; in the paper the first stands in the examples and the
+            second in the general formula. T is the number of pieces.
+        saturate: take sigmoid(div F) for div F, which ends the reward for ever more dissipation. The estimate of it is
+            biased, unless exact.
+
+    Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021, eq. (17).
+    """
+
+    divergence: float = 0.0
+    jacobian: float = 0.0
+    variation: float = 0.0
+    power: float = 2
+    probes: int = 1
+    distribution: str = "gaussian"
+    generator: torch.Generator | None = None
+    exact: bool = False
+    stage: float | None = None
+    detach: bool = True
+    variation_scale: str = "1/T"
+    saturate: bool = False
+
+    def __post_init__(self) -> None:
+        check_weights(divergence=self.divergence, jacobian=self.jacobian, variation=self.variation, power=self.power)
+        if self.variation_scale not in SCALES:
+            raise ValueError(f"variation_scale must be one of {SCALES}, got {self.variation_scale!r}.")
+        check_stage(self.stage)
+        Probes(self.probes, self.distribution, self.generator)
+
+    def __call__(self, field: Any, trajectory: Trajectory) -> Terms:
+        """Evaluate the terms.
+
+        Arguments:
+            field: F(t, y), the one that made the trajectory.
+            trajectory: of T steps, such as `block.trajectory(x)`.
+        """
+        at = points(field, trajectory, self.stage, self.detach)
+        zero = at.states.new_zeros(())
+        variation = self._variation(field) if self.variation else zero
+        if not (self.divergence or self.jacobian):
+            return Terms(zero, zero, variation, None, None)
+        d = at.states[0, 0].numel()
+        trace, square = at.evaluate(field, lambda t, y: self._estimate(field, t, y))
+        return Terms(
+            self._divergence(at, trace) / d if self.divergence else zero,
+            self.jacobian * at.average(square) / d**2 if self.jacobian else zero,
+            variation,
+            at.average(trace.detach()) / d,
+            at.average(square.detach()) / d**2,
+        )
+
+    def _estimate(self, field: Any, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return trace_and_frobenius(
+            field,
+            t,
+            y,
+            probes=self.probes,
+            distribution=self.distribution,
+            generator=self.generator,
+            exact=self.exact,
+            detach=self.detach,
+        )
+
+    def _divergence(self, at: Points, trace: Tensor) -> Tensor:
+        rewarded = trace.sigmoid() if self.saturate else trace
+        return self.divergence * at.average(at.positions[:, None] ** self.power * rewarded)
+
+    def _variation(self, field: Any) -> Tensor:
+        exponent = 1 + SCALES.index(self.variation_scale)
+        terms = [variation(layers) / len(layers.pieces) ** exponent for layers in piecewise(field)]
+        return self.variation * torch.stack(terms).sum()

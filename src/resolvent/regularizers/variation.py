@@ -1,0 +1,46 @@
+"""How much the weights of a field vary in time."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.fields import Piecewise
+
+
+def variation(field: Piecewise) -> Tensor:
+    """The total variation of piecewise constant parameters.
+
+        sum over t = 1, ..., T-1 of |g_t - g_{t-1}|^2,      g_t all parameters of piece t
+
+    T pieces have T - 1 differences. Parameters are meant as the optimiser sees them: for a normalised weight, the one
+    that is going to be normalised.
+
+    Arguments:
+        field: its pieces have to be alike.
+
+    Returns:
+        a tensor of no dimension.
+    """
+    named = [dict(piece.named_parameters()) for piece in field.pieces]
+    shapes = [{name: tuple(p.shape) for name, p in parameters.items()} for parameters in named]
+    for k, (before, after) in enumerate(pairwise(shapes)):
+        if before != after:
+            raise ValueError(
+                f"the variation needs pieces with the same parameters, but piece {k} has {before} and piece {k + 1} "
+                f"has {after}."
+            )
+    sets = torch.stack([nn.utils.parameters_to_vector(parameters.values()) for parameters in named])
+    return sets.diff(dim=0).square().sum()
+
+
+def piecewise(field: Any) -> list[Piecewise]:
+    """The piecewise fields within a field; it is an error if there are none."""
+    found = [m for m in field.modules() if isinstance(m, Piecewise)] if isinstance(field, nn.Module) else []
+    if not found:
+        raise ValueError(
+            f"the variation is that between the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: "
+            "give the layers weights of their own, or leave the variation out."
+        )
+    return found
