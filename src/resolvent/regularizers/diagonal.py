@@ -78,9 +78,7 @@ class DiagonalPenalty:
             )
             values = entries.square() if self.measure is None else self.measure(t, y, entries)
             if values.shape != y.shape:
-                raise ValueError(
-                    f"measure must keep the shape {tuple(y.shape)} of the states, got {tuple(values.shape)}."
-                )
+                raise ValueError(f"measure must keep the shape {tuple(y.shape)} of y, but gave {tuple(values.shape)}.")
             return (flat(values).mean(1),)
 
         return self.weight * at.average(*at.evaluate(field, measured))

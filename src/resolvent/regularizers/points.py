@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,16 @@ class Points:
                 return tuple(value.unflatten(0, (count, batch)) for value in values)
             each = [function(t, y) for t, y in zip(self.times, self.states, strict=True)]
         return tuple(torch.stack(values) for values in zip(*each, strict=True))
+
+    def without_first(self) -> "Points":
+        """All points but the first."""
+        return replace(
+            self,
+            times=self.times[1:],
+            states=self.states[1:],
+            positions=self.positions[1:],
+            weights=self.weights[1:],
+        )
 
     def average(self, values: Tensor) -> Tensor:
         """The average over the trajectories and the batch of values (points, batch), a tensor of no dimension."""

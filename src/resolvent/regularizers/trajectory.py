@@ -22,8 +22,8 @@ class Terms:
         divergence: the term of the divergence, with its weight.
         jacobian: the term of the Jacobian, with its weight.
         variation: the term of the parameters, with its weight.
-        mean_divergence: the divergence by itself: the average over time and samples of div F / d, without a graph; None
-            if neither term needed the Jacobian.
+        mean_divergence: the divergence by itself, the average over time and samples of div F / d, without a graph; None
+            if the terms did not need it at every point (a divergence term alone does not at t = 0, unless p = 0).
         mean_jacobian: likewise, of |dF/dy|_F^2 / d^2.
     """
 
@@ -52,7 +52,8 @@ class TrajectoryPenalty:
     keeps it together. F is the field itself, in units of time: a step of h multiplies the first term of a field h F by
     h and the second by h^2.
 
-    The terms cost one evaluation of F and one backward pass for each probe, together; a term of weight 0 costs nothing.
+    The terms cost one evaluation of F and one backward pass for each probe, together. A term of weight 0 costs nothing,
+    nor does the point t = 0 where it has no weight in any term.
 
     Arguments:
         divergence: a_div.
@@ -108,14 +109,16 @@ class TrajectoryPenalty:
         variation = self._variation(field) if self.variation else zero
         if not (self.divergence or self.jacobian):
             return Terms(zero, zero, variation, None, None)
+        everywhere = self.jacobian or not self.power or self.stage
+        at = at if everywhere else at.without_first()
         d = at.states[0, 0].numel()
         trace, square = at.evaluate(field, lambda t, y: self._estimate(field, t, y))
         return Terms(
             self._divergence(at, trace) / d if self.divergence else zero,
             self.jacobian * at.average(square) / d**2 if self.jacobian else zero,
             variation,
-            at.average(trace.detach()) / d,
-            at.average(square.detach()) / d**2,
+            at.average(trace.detach()) / d if everywhere else None,
+            at.average(square.detach()) / d**2 if everywhere else None,
         )
 
     def _estimate(self, field: Any, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
