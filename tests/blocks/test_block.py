@@ -283,6 +283,6 @@ def test_refuses_wrong_inputs() -> None:
         block(torch.ones(3, 3), torch.zeros(2))
     with pytest.raises(ValueError, match="t0 must be a finite number or a tensor, got 'now'"):
         block(torch.ones(3, 3), "now")
-    with pytest.raises(ValueError, match=r"scheme must be an object such as rs.Theta\(0.5\), got 'euler'"):
+    with pytest.raises(ValueError, match=r"scheme must be an object such as rs.schemes.Theta\(0.5\), got 'euler'"):
         Block(mlp(), "euler")
     assert isinstance(blocks.Block, type)

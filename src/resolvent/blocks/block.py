@@ -29,7 +29,7 @@ class Block(nn.Module):
 
     Arguments:
         field: F, called with the time (a number, a tensor of no dimension or (batch,)) and the state (batch, *shape).
-        scheme: makes the steps, such as `rs.Theta(0.5)` or `rs.RungeKutta(rs.tableaux.RADAU5)`.
+        scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
         num_steps: how many.
         horizon: what they add up to, a number or a tensor of no dimension, of any sign; h = horizon / num_steps. An
             nn.Parameter is learned.
@@ -66,7 +66,7 @@ class Block(nn.Module):
         if not callable(field):
             raise ValueError(f"field must be callable with (t, y), got {field!r}.")
         if not isinstance(scheme, Scheme):
-            raise ValueError(f"scheme must be an object such as rs.Theta(0.5), got {scheme!r}.")
+            raise ValueError(f"scheme must be an object such as rs.schemes.Theta(0.5), got {scheme!r}.")
         if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
             raise ValueError(f"num_steps must be a whole number, 1 or more, got {num_steps!r}.")
         if on_failure not in POLICIES:

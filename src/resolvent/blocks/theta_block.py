@@ -29,7 +29,7 @@ class ThetaBlock(Block):
         theta: a number in [0, 1], or a tensor of no dimension in (0, 1].
         num_steps: number of layers.
         horizon: h times their number, see `Block`.
-        form: "midpoint" or "trapezoid", see `rs.Theta`.
+        form: "midpoint" or "trapezoid", see `rs.schemes.Theta`.
         solver: see `Block`, as are stopping, adjoint, memory, on_failure, guess and reuse.
         learn_theta: whether theta is learned, starting at the given number; it is the sigmoid of a parameter
             `raw_theta`, scaled to stay between 0.001 and 0.999 however far the parameter is driven.
