@@ -1,5 +1,52 @@
 """What can be said of a network from its fields and schemes."""
 
+from resolvent.analysis.diagnosis import Diagnosis, diagnose
+from resolvent.analysis.facts import Facts, contractive_radius, scheme_facts, stability_interval
+from resolvent.analysis.growth import amplification, is_stable, stability_matrix
+from resolvent.analysis.jacobian import Jacobian
+from resolvent.analysis.krylov import extreme_eigenvalues
+from resolvent.analysis.layer_report import LayerReport
+from resolvent.analysis.linear_forms import LinearForm, linear_form
 from resolvent.analysis.lipschitz import certified_radius, lipschitz_bound, theta_lipschitz
+from resolvent.analysis.orders import scheme_order
+from resolvent.analysis.oscillator import OSCILLATOR_SCHEMES, oscillator_eigenvalues, oscillator_matrix
+from resolvent.analysis.sensitivity import local_lipschitz
+from resolvent.analysis.spectra import jacobian_spectrum, numerical_range, one_sided_lipschitz
+from resolvent.analysis.stability import (
+    multistep_roots,
+    runge_kutta_stability,
+    theta_stability,
+    theta_stability_inverse,
+)
 
-__all__ = ["certified_radius", "lipschitz_bound", "theta_lipschitz"]
+__all__ = [
+    "OSCILLATOR_SCHEMES",
+    "Diagnosis",
+    "Facts",
+    "Jacobian",
+    "LayerReport",
+    "LinearForm",
+    "amplification",
+    "certified_radius",
+    "contractive_radius",
+    "diagnose",
+    "extreme_eigenvalues",
+    "is_stable",
+    "jacobian_spectrum",
+    "linear_form",
+    "lipschitz_bound",
+    "local_lipschitz",
+    "multistep_roots",
+    "numerical_range",
+    "one_sided_lipschitz",
+    "oscillator_eigenvalues",
+    "oscillator_matrix",
+    "runge_kutta_stability",
+    "scheme_facts",
+    "scheme_order",
+    "stability_interval",
+    "stability_matrix",
+    "theta_lipschitz",
+    "theta_stability",
+    "theta_stability_inverse",
+]

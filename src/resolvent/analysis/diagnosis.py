@@ -1,0 +1,147 @@
+"""One call that tells what is going on in a block."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis.advice import advise
+from resolvent.analysis.facts import contractive_radius
+from resolvent.analysis.growth import amplification
+from resolvent.analysis.jacobian import Jacobian, field_jacobian
+from resolvent.analysis.layer_report import LayerReport, table
+from resolvent.analysis.linear_forms import linear_form
+from resolvent.analysis.sensitivity import gain, last_state, walk_through
+from resolvent.analysis.spectra import DENSE, eigenvalues
+from resolvent.blocks import Block
+from resolvent.blocks.walk import Walk
+from resolvent.blocks.weights import frozen_weights
+from resolvent.schemes import Carry, PartitionedRungeKutta, Scheme, Step, Symplectic, Theta
+from resolvent.schemes.interval import Number
+
+# Good enough to judge by, and quick.
+_RTOL, _COUNT = 1e-2, 2
+_ENDS = ("rightmost", "largest")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found; printed as a table.
+
+    Attributes:
+        block: the block in one line.
+        layers: a report for each step.
+        lipschitz: the largest |dy/dx|_2 of the whole block over the samples; nan where the pass is not finite.
+        advice: what stands out, most urgent first, and what to do about it.
+    """
+
+    block: str
+    layers: tuple[LayerReport, ...]
+    lipschitz: float
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        title = f"{self.block}: Lipschitz constant {self.lipschitz:.3g} at these samples"
+        return "\n".join((title, "", table(self.layers), "", *(f"- {line}" for line in self.advice)))
+
+
+def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
+    """Pass a batch through a block and report, layer by layer, how its equations and its field behave.
+
+    The Jacobian F' of the field is taken where a layer's equation is solved: at the stage (1 - theta) x + theta y of
+    the midpoint form, at the new state for other implicit schemes, at the old one for explicit schemes. Solves that do
+    not converge are reported, not raised. All numbers are the worst over the samples.
+
+    Arguments:
+        block: a `Block` or `ThetaBlock`, trained or not; it is not changed.
+        batch: inputs, (batch, *shape). A few samples are enough, and quick.
+        t0: as for the block.
+
+    Returns:
+        A `Diagnosis`: data, and a table with advice when printed.
+    """
+    if not isinstance(block, Block):
+        raise ValueError(f"diagnose takes an rs.Block such as rs.ThetaBlock(...), got {type(block).__name__}.")
+    if not bool(batch.isfinite().all()):
+        raise ValueError(f"the batch holds nan or inf in {int((~batch.isfinite()).sum())} of its entries.")
+    walk = walk_through(block, batch, t0, on_failure="ignore")
+    with torch.no_grad(), frozen_weights(block.field):
+        carry, layers = Carry((batch,)), []
+        for n, step in enumerate(walk.steps(batch)):
+            layers.append(_report(walk, n, carry, step))
+            carry = step.carry
+        healthy = bool(carry.states[0].isfinite().all()) and not any(layer.failed for layer in layers)
+        jacobian = Jacobian(lambda x: last_state(walk, x), batch) if healthy else None
+    whole = math.nan if jacobian is None else float(gain(jacobian, rtol=_RTOL).max())
+    described = f"{type(block).__name__}({block.extra_repr()}), {len(batch)} samples of {tuple(batch.shape[1:])}"
+    return Diagnosis(described, tuple(layers), whole, advise(layers, contractive_radius(walk.scheme)))
+
+
+def _report(walk: Walk, n: int, carry: Carry, step: Step) -> LayerReport:
+    solutions, x, y = step.solutions, carry.states[0], step.state
+    steps = torch.cat([solution.steps for solution in solutions]).double() if solutions else torch.zeros(1)
+    failed = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for solution in solutions:
+        failed = failed | ~solution.converged
+    finite = bool(x.isfinite().all() and y.isfinite().all())
+    z, norm = _spectrum(walk, n, x, y) if finite else (torch.empty(0, dtype=torch.complex128), math.nan)
+    scheme, radius, poles = walk.scheme, contractive_radius(walk.scheme), linear_form(walk.scheme).poles
+    return LayerReport(
+        time=float(torch.as_tensor(walk.interval(n).t).min()),
+        iterations=float(steps.mean()),
+        max_iterations=int(steps.max()),
+        residual=_largest([solution.residual.max() for solution in solutions], 0.0),
+        failed=int(failed.sum()),
+        solvers=tuple(dict.fromkeys(type(solver).__name__ for solution in solutions for solver in solution.solvers)),
+        field_norm=norm,
+        abscissa=_largest(z.real),
+        growth=_largest(amplification(scheme, z)),
+        damped_growth=_largest(amplification(scheme, z[_damped(scheme, z)]), 0.0),
+        pole_distance=min((_largest(-(z - pole).abs()) * -1 for pole in poles), default=math.inf),
+        pole=min((float(pole.abs()) for pole in poles), default=math.inf),
+        lipschitz=_layer_lipschitz(walk, n, carry, ~failed) if finite else math.nan,
+        contractive=None if math.isinf(radius) else norm < radius,
+    )
+
+
+def _spectrum(walk: Walk, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+    """Eigenvalues of h F' over all samples, complex128, and the largest |h F'|_2."""
+    c = _fraction(walk.scheme)
+    jacobian = field_jacobian(walk.field, walk.interval(n).time(c), x + c * (y - x))
+    if x[0].numel() <= DENSE:
+        found = eigenvalues(jacobian, None, "largest")
+    else:
+        ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
+        found = torch.cat(tuple(ends), dim=1)
+    h = float(walk.h)
+    return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
+
+
+def _fraction(scheme: Scheme) -> float:
+    """Where on the chord of a step its equation is solved."""
+    if isinstance(scheme, Theta):
+        return float(scheme.theta) if scheme.form == "midpoint" else 1.0
+    return 0.0 if math.isinf(contractive_radius(scheme)) else 1.0
+
+
+def _damped(scheme: Scheme, z: Tensor) -> Tensor:
+    """Whether the field does not grow in a direction. The schemes of two halves meet z and -z together."""
+    if isinstance(scheme, Symplectic | PartitionedRungeKutta):
+        return z.real.abs() <= 1e-6 * z.abs()
+    return z.real <= 0
+
+
+def _layer_lipschitz(walk: Walk, n: int, carry: Carry, solved: Tensor) -> float:
+    """Of the step as a function of the last state, what was before held fixed; over the samples that were solved."""
+    x, *before = carry.states
+
+    def layer(state: Tensor) -> Tensor:
+        return walk.scheme.step(walk.interval(n, x), Carry((state, *before), carry.slopes)).state
+
+    return _largest(gain(Jacobian(layer, x), rtol=_RTOL)[solved])
+
+
+def _largest(values: Tensor | Sequence[Tensor], default: float = math.nan) -> float:
+    return max((float(value) for value in values), default=default)

@@ -1,0 +1,66 @@
+"""What is known of one layer of a block, and how a table of layers looks."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer, one step of a block, on a batch; the worst over the samples. Eigenvalues are z = h lambda, those of
+    h F', so that they can be held against the stability function. nan stands where the states are not finite.
+
+    Attributes:
+        time: start of the step; the earliest, where samples have times of their own.
+        iterations: mean number of solver steps, over samples and solves; 0 for an explicit layer.
+        max_iterations: the largest.
+        residual: the largest root mean square of w - b - tau F(w).
+        failed: samples that did not reach their tolerance.
+        solvers: names of the solvers that were at work.
+        field_norm: |h F'|_2.
+        abscissa: the largest real part of z.
+        growth: the largest factor by which the scheme multiplies an eigenvector, |R(z)|.
+        damped_growth: the same over those z at which the field itself does not grow, Re z <= 0; above 1 the scheme is
+            unstable for this field and step.
+        pole_distance: how near a z comes to a pole of R, the pole 1/theta say; infinite for an explicit layer.
+        pole: the pole with the smallest modulus, by its modulus.
+        lipschitz: |dy/dx|_2 of the layer, by power iteration.
+        contractive: whether fixed-point iteration for the layer's equation contracts; None for an explicit layer.
+    """
+
+    time: float
+    iterations: float
+    max_iterations: int
+    residual: float
+    failed: int
+    solvers: tuple[str, ...]
+    field_norm: float
+    abscissa: float
+    growth: float
+    damped_growth: float
+    pole_distance: float
+    pole: float
+    lipschitz: float
+    contractive: bool | None
+
+
+_COLUMNS: dict[str, Callable[[LayerReport], str]] = {
+    "t": lambda layer: f"{layer.time:.3g}",
+    "iterations": lambda layer: f"{layer.iterations:.1f} (max {layer.max_iterations})" if layer.max_iterations else "-",
+    "residual": lambda layer: f"{layer.residual:.1e}" if layer.contractive is not None else "-",
+    "failed": lambda layer: str(layer.failed),
+    "|hF'|": lambda layer: f"{layer.field_norm:.3g}",
+    "Lipschitz": lambda layer: f"{layer.lipschitz:.3g}",
+    "max Re z": lambda layer: f"{layer.abscissa:.3g}",
+    "max |R(z)|": lambda layer: f"{layer.growth:.3g}",
+    "to the pole": lambda layer: "-" if math.isinf(layer.pole_distance) else f"{layer.pole_distance:.3g}",
+    "contractive": lambda layer: "-" if layer.contractive is None else "yes" if layer.contractive else "no",
+}
+
+
+def table(layers: Sequence[LayerReport]) -> str:
+    """The layers as lines of text, one each, under a line of names."""
+    rows = [["layer", *_COLUMNS]]
+    rows += [[str(n), *(cell(layer) for cell in _COLUMNS.values())] for n, layer in enumerate(layers)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

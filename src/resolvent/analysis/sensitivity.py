@@ -1,0 +1,65 @@
+"""How much a block or a network enlarges small changes of its input."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from resolvent.analysis.jacobian import Jacobian
+from resolvent.analysis.krylov import extreme_eigenvalues
+from resolvent.blocks import Block
+from resolvent.blocks.pieces import right_end
+from resolvent.blocks.walk import Walk
+from resolvent.blocks.weights import frozen_weights
+from resolvent.core.adjoint import ImplicitAdjoint
+from resolvent.schemes.interval import Number
+
+
+def local_lipschitz(model: Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_size: int = 100) -> Tensor:
+    """The Lipschitz constant of a block or a network next to given inputs: |dy/dx|_2, sample by sample.
+
+    Power iteration with J^T J, each step a product with J and one with J^T; the estimate is the best that all iterates
+    together allow (the Lanczos method), which takes far fewer steps than the last iterate alone. It approaches the norm
+    from below and holds at these inputs; `lipschitz_bound` is certain and holds everywhere.
+
+    Arguments:
+        model: maps (batch, *shape) to (batch, *image), each sample alone. A `Block` is differentiated exactly, whatever
+            its adjoint and memory.
+        x: inputs, (batch, *shape).
+        rtol: relative tolerance of the squared norm.
+        max_size: number of steps; a RuntimeWarning says so when they were too few.
+
+    Returns:
+        (batch,), without a graph.
+    """
+    if isinstance(model, Block):
+        walk = walk_through(model, x)
+        with frozen_weights(model.field):
+            return gain(Jacobian(lambda state: last_state(walk, state), x), rtol=rtol, max_size=max_size)
+    return gain(Jacobian(model, x), rtol=rtol, max_size=max_size)
+
+
+def gain(jacobian: Jacobian, *, rtol: float = 1e-4, max_size: int = 100) -> Tensor:
+    """The largest singular value of each sample's Jacobian, (batch,)."""
+
+    def gram(v: Tensor) -> Tensor:
+        return jacobian.transposed_product(jacobian.product(v))
+
+    like = jacobian.point
+    squared = extreme_eigenvalues(gram, like, which="rightmost", rtol=rtol, max_size=max_size)
+    return squared.real.clamp(min=0).sqrt().squeeze(1)
+
+
+def walk_through(block: Block, x: Tensor, t0: Number = 0.0, on_failure: str = "raise") -> Walk:
+    """The pass of a block, with exact derivatives and everything kept."""
+    solving = replace(block.solving, adjoint=ImplicitAdjoint(), on_failure=on_failure)
+    end = right_end(block.field, x.dtype)
+    return Walk(block.field, block.scheme, t0, block.step_size, block.num_steps, solving, block.guess, end, block.reuse)
+
+
+def last_state(walk: Walk, x: Tensor) -> Tensor:
+    """The state at the end of a pass, (batch, *shape)."""
+    state = x
+    for step in walk.steps(x):
+        state = step.state
+    return state

@@ -1,0 +1,158 @@
+"""Where the Jacobians of a field have their eigenvalues and their numerical range, along a trajectory."""
+
+import cmath
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis.jacobian import Jacobian, field_jacobian
+from resolvent.analysis.krylov import check_wanted, extreme_eigenvalues, rank
+from resolvent.fields import Time
+
+DENSE = 256
+"""Up to this many unknowns the Jacobian of a sample is formed and all is exact; beyond, the Arnoldi method is used."""
+
+_COUNT = 16
+# The error of an eigenvalue of a Hermitian matrix is about the square of its residual.
+_HERMITIAN = 1e-4
+
+
+def jacobian_spectrum(
+    field: Callable[[Time, Tensor], Tensor],
+    t: Time,
+    states: Tensor,
+    *,
+    count: int | None = None,
+    which: str = "largest",
+    max_size: int = 200,
+) -> Tensor:
+    """The eigenvalues of the Jacobian of a field, F_y(t, y), at given states.
+
+    `jacobian_spectrum(block.field, trajectory.times, trajectory.states)` takes them along a trajectory; multiplied by
+    the step h they belong in the stability region of the scheme. The field has to treat each sample alone.
+
+    Arguments:
+        field: F(t, y).
+        t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
+        states: where the Jacobians are taken.
+        count: how many eigenvalues of each Jacobian. None takes all of them up to 256 unknowns, where they are exact,
+            and 16 beyond, by the Arnoldi method, see `extreme_eigenvalues`.
+        which: "largest" in modulus, "rightmost" or "leftmost"; the order in which they are returned.
+        max_size: the largest space of the Arnoldi method.
+
+    Returns:
+        Complex (batch, count) or (T, batch, count), without a graph.
+    """
+    return _along(field, t, states, lambda jacobian: eigenvalues(jacobian, count, which, max_size=max_size))
+
+
+def eigenvalues(
+    jacobian: Jacobian, count: int | None, which: str, *, rtol: float | None = None, max_size: int = 200
+) -> Tensor:
+    """The eigenvalues of a Jacobian as `jacobian_spectrum` has them, complex (batch, count)."""
+    size = jacobian.value[0].numel()
+    wanted = count or (size if size <= DENSE else _COUNT)
+    check_wanted(wanted, size, which)
+    if size > DENSE:
+        return extreme_eigenvalues(jacobian.product, jacobian.value, wanted, which, rtol=rtol, max_size=max_size)
+    found = torch.linalg.eigvals(jacobian.matrix)
+    return found.gather(1, rank(found, which)[:, :wanted])
+
+
+def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor) -> Tensor:
+    """The one-sided Lipschitz constant of a field at given states, the logarithmic norm of its Jacobian J:
+
+        nu = max Re <v, J v> / |v|^2,      the largest eigenvalue of (J + J^T) / 2.
+
+    Neighbouring solutions of y' = F(t, y) separate at most like exp(nu t), and an implicit step has one solution if
+    theta h nu < 1 everywhere. It bounds the real parts of the eigenvalues from above.
+
+    Arguments:
+        field: F(t, y), treating each sample alone.
+        t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
+        states: where it is taken.
+
+    Returns:
+        (batch,) or (T, batch), exact up to 256 unknowns and by the Lanczos method, from below, beyond.
+
+    Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section I.10.
+    """
+
+    def constant(jacobian: Jacobian) -> Tensor:
+        if jacobian.value[0].numel() <= DENSE:
+            J = jacobian.matrix
+            return torch.linalg.eigvalsh((J + J.mT) / 2)[:, -1]
+
+        def symmetric(v: Tensor) -> Tensor:
+            return (jacobian.product(v) + jacobian.transposed_product(v)) / 2
+
+        return extreme_eigenvalues(symmetric, jacobian.value, which="rightmost", rtol=_HERMITIAN).real.squeeze(1)
+
+    return _along(field, t, states, constant)
+
+
+def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, num_angles: int = 32) -> Tensor:
+    """The numerical range of the Jacobian J of a field, { v* J v : |v| = 1 }, as the polygon that encloses it.
+
+    It is convex, holds the eigenvalues, reaches as far to the right as the one-sided Lipschitz constant, and tells the
+    transient growth that the eigenvalues of a matrix that is not normal do not show. How far it reaches in a direction
+    exp(i phi) is the largest eigenvalue of the Hermitian part of exp(-i phi) J; the polygon has a side for each of a
+    number of directions, 1 among them, and touches the numerical range with all of them.
+
+    Arguments:
+        field: F(t, y), treating each sample alone.
+        t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
+        states: where it is taken.
+        num_angles: number of sides.
+
+    Returns:
+        Complex128 (batch, num_angles) or (T, batch, num_angles), the corners counter-clockwise; exact up to 256
+        unknowns and by the Lanczos method beyond.
+
+    Reference: Horn & Johnson, Topics in matrix analysis, section 1.5.
+    """
+    if num_angles < 3:
+        raise ValueError(f"num_angles must be 3 or more to enclose a region, got {num_angles}.")
+    angle = 2 * math.pi / num_angles
+
+    def corners(jacobian: Jacobian) -> Tensor:
+        # J is real, so that its numerical range is symmetric about the real axis.
+        half = [_reach(jacobian, k * angle) for k in range(num_angles // 2 + 1)]
+        reach = torch.stack([half[min(k, num_angles - k)] for k in range(num_angles)], dim=1)
+        along = (reach.roll(-1, 1) - reach * math.cos(angle)) / math.sin(angle)
+        directions = torch.exp(1j * angle * torch.arange(num_angles, device=reach.device))
+        return torch.complex(reach, along) * directions
+
+    return _along(field, t, states, corners)
+
+
+def _reach(jacobian: Jacobian, angle: float) -> Tensor:
+    """The largest eigenvalue of the Hermitian part of exp(-i angle) J, float64 (batch,)."""
+    turn = cmath.exp(-1j * angle)
+    if jacobian.value[0].numel() <= DENSE:
+        J = turn * jacobian.matrix.to(torch.complex128)
+        return torch.linalg.eigvalsh((J + J.mH) / 2)[:, -1]
+
+    def hermitian(v: Tensor) -> Tensor:
+        forward = torch.complex(jacobian.product(v.real), jacobian.product(v.imag))
+        back = torch.complex(jacobian.transposed_product(v.real), jacobian.transposed_product(v.imag))
+        return (turn * forward + back / turn) / 2
+
+    like = jacobian.value * (1 + 0j)
+    return extreme_eigenvalues(hermitian, like, which="rightmost", rtol=_HERMITIAN).real.squeeze(1).double()
+
+
+def _along(
+    field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, measure: Callable[[Jacobian], Tensor]
+) -> Tensor:
+    """Measures the Jacobians at states (batch, *shape), or at each time of a trajectory (T, batch, *shape)."""
+    if not isinstance(t, Tensor) or t.dim() == 0:
+        return measure(field_jacobian(field, t, states))
+    if states.dim() < 2 or t.shape not in (states.shape[:1], states.shape[:2]):
+        raise ValueError(
+            f"times (T,) or (T, batch) go with states (T, batch, *shape), got {tuple(t.shape)} and "
+            f"{tuple(states.shape)}; for one time give a number."
+        )
+    return torch.stack([measure(field_jacobian(field, time, y)) for time, y in zip(t, states, strict=True)])

@@ -1,0 +1,126 @@
+"""Stability functions from the coefficients of a method: what one step does to y' = lambda y, with z = h lambda."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Scalars = complex | Sequence[complex] | Tensor
+"""Numbers or tensors of any shape; all of the analysis is computed in complex128."""
+
+
+def theta_stability(theta: float | Tensor, z: Scalars) -> Tensor:
+    """The stability function of the theta scheme, in either of its forms:
+
+        R(z) = (1 + (1 - theta) z) / (1 - theta z).
+
+    A step multiplies an eigenvector of F' with the eigenvalue lambda by R(h lambda).
+
+    Arguments:
+        theta: in [0, 1]; a tensor broadcasts with z.
+        z: numbers or a tensor of any shape.
+
+    Returns:
+        complex128, as theta and z broadcast; infinite at the pole z = 1/theta.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, equation (12).
+    """
+    theta, z = _checked(theta), as_complex(z)
+    return _ratio(1 + (1 - theta) * z, 1 - theta * z)
+
+
+def theta_stability_inverse(theta: float | Tensor, rho: Scalars) -> Tensor:
+    """The z at which the stability function of the theta scheme has the value rho:
+
+        R(z) = rho      <=>      z = (rho - 1) / (1 + theta (rho - 1)).
+
+    It tells what a theta network learns: to reproduce a flow that multiplies by rho = exp(h lambda) in a step, the
+    eigenvalue of its field has to be z/h, which is lambda only to the order of the scheme.
+
+    Arguments:
+        theta: in [0, 1]; a tensor broadcasts with rho.
+        rho: numbers or a tensor of any shape.
+
+    Returns:
+        complex128, as theta and rho broadcast; infinite at rho = 1 - 1/theta, the value of R at infinity.
+    """
+    theta, rho = _checked(theta), as_complex(rho)
+    return _ratio(rho - 1, 1 + theta * (rho - 1))
+
+
+def runge_kutta_stability(A: Sequence[Sequence[float]] | Tensor, b: Sequence[float] | Tensor, z: Scalars) -> Tensor:
+    """The stability function of a Runge-Kutta method, a polynomial if the method is explicit:
+
+        R(z) = det(I - z A + z 1 b^T) / det(I - z A).
+
+    Arguments:
+        A: (stages, stages), the coefficients a_ij.
+        b: (stages,), the weights.
+        z: numbers or a tensor of any shape.
+
+    Returns:
+        complex128, shaped like z; infinite at the poles, the inverse eigenvalues of A.
+
+    Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.3.
+    """
+    A, b, z = as_complex(A), as_complex(b), as_complex(z)
+    if b.dim() != 1 or A.shape != (len(b), len(b)):
+        raise ValueError(
+            f"A must be square with a row for each weight of b, got {tuple(A.shape)} and {tuple(b.shape)}."
+        )
+    one, z = torch.eye(len(b), dtype=A.dtype, device=z.device), z[..., None, None]
+    # The difference is taken before it is multiplied by a large z, where it may be all that is left.
+    return _ratio(torch.linalg.det(one - z * (A - b)), torch.linalg.det(one - z * A))
+
+
+def multistep_roots(alpha: Sequence[float], beta: Sequence[float], z: Scalars) -> Tensor:
+    """The roots of the characteristic polynomial of a linear multistep method,
+
+        (1 - z beta_0) r^k = sum_j (alpha_j + z beta_{j+1}) r^{k-1-j},      j = 0, ..., k-1,
+
+    whose powers are what its solutions consist of. The root condition asks that no root lies outside of the unit disc
+    and that those on its rim are simple; z belongs to the stability region if it holds.
+
+    Arguments:
+        alpha: weights of the states, the latest first, as in `resolvent.schemes.Multistep`.
+        beta: weights of the slopes, that of the new state first.
+        z: numbers or a tensor of any shape.
+
+    Returns:
+        complex128, (*z.shape, k), the largest modulus first; infinite at the pole z = 1/beta_0.
+
+    Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section III.3; Hairer & Wanner,
+    Solving ordinary differential equations II, section V.1.
+    """
+    if not alpha or not beta:
+        raise ValueError(f"alpha and beta must not be empty, got alpha={alpha!r} and beta={beta!r}.")
+    z = as_complex(z)
+    k = max(len(alpha), len(beta) - 1)
+    states, slopes = z.new_zeros(k), z.new_zeros(k)
+    states[: len(alpha)] = torch.as_tensor(alpha, dtype=z.dtype)
+    slopes[: len(beta) - 1] = torch.as_tensor(beta[1:], dtype=z.dtype)
+    lead = 1 - z * beta[0]
+    companion = torch.diag(z.new_ones(k - 1), -1).repeat(*z.shape, 1, 1)
+    companion[..., 0, :] = (states + z[..., None] * slopes) / torch.where(lead == 0, 1.0, lead)[..., None]
+    roots = torch.linalg.eigvals(companion)
+    roots = torch.where((lead == 0)[..., None], torch.inf, roots)
+    return roots.gather(-1, roots.abs().argsort(dim=-1, descending=True))
+
+
+def as_complex(values: Any) -> Tensor:
+    """Numbers, nested sequences or a tensor as complex128."""
+    return torch.as_tensor(values, dtype=torch.complex128)
+
+
+def _checked(theta: float | Tensor) -> Tensor:
+    value = torch.as_tensor(theta, dtype=torch.float64)
+    if not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"theta must lie in [0, 1], got {theta}.")
+    return value
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient, with infinity for a division by zero: torch has nan there."""
+    pole = denominator == 0
+    return torch.where(pole, torch.inf, numerator / torch.where(pole, 1.0, denominator))
