@@ -1,11 +1,23 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
+from resolvent import analysis, estimators, fields, regularizers, schemes, spectral
+from resolvent.blocks import (
+    Block,
+    Checkpoint,
+    ReconstructionError,
+    Reversible,
+    Store,
+    ThetaBlock,
+    Trajectory,
+    make_implicit,
+)
 from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.core.problem import Problem, Rowwise
 from resolvent.core.solution import Solution, Status, Work
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
 from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
+from resolvent.fields.autonomous import Autonomous
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.bicgstab import BiCGStab
@@ -27,8 +39,11 @@ __all__ = [
     "Adjoint",
     "Anderson",
     "Auto",
+    "Autonomous",
     "BiCGStab",
+    "Block",
     "Broyden",
+    "Checkpoint",
     "Chord",
     "ConjugateGradient",
     "ConvergenceError",
@@ -45,15 +60,27 @@ __all__ = [
     "OneStepAdjoint",
     "Picard",
     "Problem",
+    "ReconstructionError",
     "ResolventError",
+    "Reversible",
     "Rowwise",
     "Solution",
     "Solver",
     "State",
     "Status",
     "Stopping",
+    "Store",
+    "ThetaBlock",
+    "Trajectory",
     "UnrolledAdjoint",
     "Work",
+    "analysis",
+    "estimators",
+    "fields",
     "gradient_error",
+    "make_implicit",
+    "regularizers",
     "resolve",
+    "schemes",
+    "spectral",
 ]

@@ -1,0 +1,1 @@
+"""The paper's examples, from data to report."""
