@@ -259,3 +259,48 @@ def test_checkpointing_and_deepcopy_and_pickle() -> None:
     for item in (rs.Anderson(), rs.NewtonKrylov(), rs.Stopping(rtol=1e-3), rs.ImplicitAdjoint(rs.GMRES(), order=2)):
         assert pickle.loads(pickle.dumps(item)) == item
         assert copy.deepcopy(item) == item
+
+
+@pytest.mark.parametrize("solver", [rs.Auto(), rs.Newton(), rs.NewtonKrylov(), rs.LBFGS(), rs.Anderson()], ids=str)
+def test_inference_mode(solver: rs.Solver) -> None:
+    """Also where b, a condition and a tensor that F closes over were made in inference mode."""
+    W = weights()
+    b = right_hand_side()
+    expected = rs.resolve(lambda w: torch.tanh(w @ W) * 0.5 * b, b, 0.8).value
+    with torch.inference_mode():
+        made = b * 1.0
+        plain = rs.resolve(lambda w: torch.tanh(w @ W) * 0.5 * made, made, 0.8, solver=solver).value
+        rowwise = rs.Rowwise(lambda w, c: torch.tanh(w @ W) * 0.5 * c, made)
+        declared = rs.resolve(rowwise, made, torch.full((4,), 0.8), solver=solver).value
+    for value in (plain, declared):
+        assert not value.requires_grad
+        assert (value - expected).abs().max() < 1e-8
+
+
+def test_no_gradient_is_kept_for_the_stage() -> None:
+    b = torch.randn(2, 3, requires_grad=True)
+    stages: list[Tensor] = []
+
+    def F(w: Tensor) -> Tensor:
+        stages.append(w)
+        return torch.tanh(w)
+
+    rs.resolve(F, b, 0.5).value.sum().backward()
+    assert all(stage.grad is None for stage in stages if stage.is_leaf)
+
+
+def test_a_solve_inside_of_the_field_of_another() -> None:
+    """F itself is defined by a resolvent; first and second derivatives pass through both."""
+    W = (0.3 * torch.randn(3, 3)).requires_grad_()
+    b = torch.randn(2, 3, requires_grad=True)
+    adjoint = rs.ImplicitAdjoint(order=2)
+
+    def outer(b: Tensor, W: Tensor) -> Tensor:
+        def F(w: Tensor) -> Tensor:
+            inner = rs.ImplicitAdjoint(order=3)
+            return torch.tanh(rs.resolve(lambda v: torch.sin(v @ W), w, 0.5, adjoint=inner, stopping=TIGHT).value)
+
+        return rs.resolve(F, b, 0.4, adjoint=adjoint, stopping=TIGHT).value
+
+    assert torch.autograd.gradcheck(outer, (b, W))
+    assert torch.autograd.gradgradcheck(outer, (b, W))

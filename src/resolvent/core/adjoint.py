@@ -92,6 +92,8 @@ class AttachedAdjoint(Adjoint):
         else:
             linearization = Linearization(problem.detach(), w, solution.matrix)
             image = linearization.image
+            # The graph of the image is walked for what F closes over; nobody wants the gradient by the point.
+            linearization.point.register_post_accumulate_grad_hook(_discard)
             tensors, solve_at = (), self._solve_with(context, linearization)
             if not _depends_beyond(problem, linearization):
                 if not forward_mode():
@@ -212,6 +214,10 @@ class OneStepAdjoint(AttachedAdjoint):
 
     def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
         return system.precondition(system.b)
+
+
+def _discard(point: Tensor) -> None:
+    point.grad = None
 
 
 def _depends_beyond(problem: Problem, linearization: Linearization) -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,10 +11,11 @@ from torch import Tensor
 from resolvent.core.adjoint import Adjoint, Context, ImplicitAdjoint
 from resolvent.core.failure import POLICIES, report
 from resolvent.core.iterate import solve
-from resolvent.core.problem import Problem, full_precision
+from resolvent.core.problem import Problem, Rowwise, full_precision
 from resolvent.core.solution import Solution
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
+from resolvent.core.transforms import ClosedOver
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, as_linear
 
@@ -62,6 +63,11 @@ def resolve(
     Reference: Reshniak & Webster, Robust learning with implicit residual networks. The resolvent J_{tau F}(b) is the
     one operation that all their implicit layers are made of.
     """
+    if torch.is_inference_mode_enabled():
+        # Newton and the descent methods need the derivative of F, which inference mode forbids.
+        with torch.inference_mode(False), torch.no_grad():
+            options = (solver, stopping, adjoint, on_failure, reuse)
+            return resolve(_outside_inference(F), *(_copy(x) for x in (b, tau, w0)), *options)
     problem = _pose(F, b, tau)
     start = problem.b.detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     solver = _expect(solver, Solver, Auto(), "solver", "rs.Newton()")
@@ -82,6 +88,35 @@ def resolve(
     with full_precision(b.device):
         solution, value = adjoint.differentiable(Context(problem, run, solver, stopping, on_failure))
     return dataclasses.replace(solution, value=value.to(b.dtype))
+
+
+def _outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """F with copies in place of what it closes over from inference mode, which autograd refuses to save.
+
+    The copies are looked for only once F has failed for want of them.
+    """
+    if isinstance(F, Rowwise):
+        F = Rowwise(F.function, *(_copy(c) for c in F.conditions), linear_part=F.linear_part)
+    bound: list[Callable[[Tensor], Tensor]] = []
+
+    def attempt(w: Tensor) -> Tensor:
+        if bound:
+            return bound[0](w)
+        try:
+            return F(w)
+        except RuntimeError as error:
+            if "Inference tensors cannot be saved for backward" not in str(error):
+                raise
+        closed = ClosedOver(F, w.detach())
+        bound.append(closed.bind([_copy(tensor) for tensor in closed.tensors]))
+        return bound[0](w)
+
+    attempt.linear_part = _copy(getattr(F, "linear_part", None))  # type: ignore[attr-defined]
+    return F if isinstance(F, Rowwise) else attempt
+
+
+def _copy(x: Any) -> Any:
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 
 def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Problem:
