@@ -1,5 +1,7 @@
 """The regulariser of the paper against dense computations."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
