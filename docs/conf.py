@@ -1,5 +1,7 @@
 """Sphinx configuration."""
 
+from typing import Any
+
 import resolvent
 
 project = "resolvent"
@@ -15,4 +17,31 @@ myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_custom_sections = [("Arguments", "params_style")]
-suppress_warnings = ["myst.xref_missing"]
+
+SECTIONS = ("Arguments:", "Returns:", "Attributes:", "Raises:")
+
+
+def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text: what reStructuredText would take for markup is escaped, and formulas, which stand
+    indented or as tables, become literal blocks."""
+    result: list[str] = []
+    section = literal = False
+    for line in lines:
+        if line.strip() in SECTIONS:
+            section, literal = True, False
+        elif line and not line.startswith((" ", "|")):
+            section = literal = False
+        if not section and line.startswith(("    ", "|")):
+            if not literal:
+                result += ["", "::", ""]
+            literal = True
+            result.append(line if line.startswith(" ") else f"    {line}")
+        elif literal and not line:
+            result.append(line)
+        else:
+            result.append(line.replace("*", r"\*").replace("|", r"\|").replace("`", "``"))
+    lines[:] = result
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", plain_text, priority=400)

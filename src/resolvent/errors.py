@@ -4,7 +4,7 @@ from typing import Any
 
 
 class ResolventError(RuntimeError):
-    """Base of every error that a solve can end in. Wrong arguments are plain `ValueError`s instead."""
+    """Base of every error that a solve can end in. A wrong argument is a plain `ValueError` instead."""
 
 
 class ConvergenceError(ResolventError):
