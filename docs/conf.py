@@ -27,11 +27,12 @@ def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
     result: list[str] = []
     section = literal = False
     for line in lines:
+        table = line.startswith("|") and line.endswith("|")
         if line.strip() in SECTIONS:
             section, literal = True, False
-        elif line and not line.startswith((" ", "|")):
+        elif line and not line.startswith(" ") and not table:
             section = literal = False
-        if not section and line.startswith(("    ", "|")):
+        if not section and (table or line.startswith("    ")):
             if not literal:
                 result += ["", "::", ""]
             literal = True
