@@ -9,6 +9,8 @@ from resolvent.blocks import ThetaBlock
 from resolvent.fields import MLP, Field, Piecewise
 from resolvent.regularizers import TrajectoryPenalty
 
+BATCH = 8
+
 
 def spectrum(field: Field, block: ThetaBlock, x: Tensor) -> Tensor:
     """The eigenvalues of the Jacobian at all states of the pass: (points * batch, d), complex."""
@@ -23,7 +25,7 @@ def spectrum(field: Field, block: ThetaBlock, x: Tensor) -> Tensor:
 def minimise(penalty: TrajectoryPenalty, field: Field) -> tuple[Tensor, Tensor]:
     """The spectrum before and after a short optimisation, as in training: new states and new probes in each step."""
     block = ThetaBlock(field, 0.0, STEPS, HORIZON)  # Without solves: what is tested is what the penalty does to F.
-    x = torch.randn(8, 3)
+    x = torch.randn(BATCH, 3)
     before = spectrum(field, block, x)
     optimiser = torch.optim.Adam(field.parameters(), lr=0.02)
     for _ in range(40):
@@ -42,18 +44,16 @@ def field(request):
 
 def test_the_divergence_term_moves_the_spectrum_left(field):
     before, after = minimise(TrajectoryPenalty(divergence=1.0), field)
-    assert after.real.mean() < before.real.mean() - 0.3
-    # Not at the first state, where (t/T)^p is 0: piecewise weights are their own there and do not change.
-    moved = after.real.mean(1) < before.real.mean(1)
-    assert moved.double().mean() > 0.75
+    assert after.real.mean() < before.real.mean() - 2
+    # All states but the first, where (t/T)^p is 0: piecewise weights are their own there and do not change.
+    assert (after.real.mean(1) < before.real.mean(1) - 0.5)[BATCH:].all()
     assert after.real.quantile(0.9) < before.real.quantile(0.9)
 
 
 def test_the_jacobian_term_shrinks_the_spectrum(field):
     before, after = minimise(TrajectoryPenalty(jacobian=1.0), field)
-    assert after.abs().mean() < 0.5 * before.abs().mean()
-    assert after.abs().max() < 0.7 * before.abs().max()
-    assert (after.abs().amax(1) < before.abs().amax(1)).double().mean() > 0.9
+    assert after.abs().max() < 0.1 * before.abs().max()
+    assert (after.abs().amax(1) < before.abs().amax(1)).all()
 
 
 def test_together_they_dissipate_and_keep_the_spectrum_bounded():
