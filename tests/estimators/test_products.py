@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent import estimators
+from resolvent.estimators.jacobian import Jacobian
 from resolvent.fields import MLP, Piecewise
 
 
@@ -116,6 +117,23 @@ def test_without_autograd_there_is_a_value_and_no_graph():
             assert not value.requires_grad
             assert torch.allclose(value, getattr(estimators, name)(F, 0.0, y, exact=True))
         assert not estimators.trace(F, 0.0, y, probes=3, hutchpp=True).requires_grad
+
+
+def test_products_keep_no_graph_that_nobody_asked_for():
+    with torch.no_grad():
+        J = Jacobian(MLP(3, 5, 1), 0.0, torch.randn(4, 3), detach=True)
+        assert not J.transposed_product(torch.ones(4, 3)).requires_grad
+    assert J.transposed_product(torch.ones(4, 3)).requires_grad
+
+
+def test_inference_mode_gives_the_same_values():
+    F, y, t = Piecewise([MLP(3, 5, 1), MLP(3, 5, 1)], 1.0), torch.randn(4, 3), torch.tensor([0.1, 0.9, 0.5, 0.2])
+    expected = estimators.diagonal(F, t, y, exact=True)
+    with torch.inference_mode():
+        assert torch.equal(estimators.diagonal(F, t.clone(), y.clone(), exact=True), expected)
+        trace = estimators.trace(F, t.clone(), y.clone(), probes=9, hutchpp=True)
+    assert torch.allclose(trace, expected.sum(1))
+    assert not trace.requires_grad
 
 
 def test_a_sample_alone_is_itself_in_a_batch():

@@ -1,6 +1,7 @@
 """The Jacobian of a field at given states, by its products with vectors."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,14 +29,14 @@ class Jacobian:
         if not isinstance(y, Tensor) or not y.is_floating_point() or y.dim() == 0:
             got = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else repr(y)
             raise ValueError(f"y must be a tensor (batch, *shape) of a floating-point type, got {got}.")
-        self.point = y.detach().requires_grad_() if detach or not y.requires_grad else y
-        with torch.enable_grad():
-            image = field(self.point) if t is None else field(t, self.point)
-        if not isinstance(image, Tensor) or image.shape != y.shape:
-            got = f"{tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+        # Inference mode, as in many validation loops, forbids even the graph of one evaluation: step out of it.
+        with torch.inference_mode(False), torch.enable_grad():
+            y, t = _outside_inference(y), _outside_inference(t)
+            self.point = y.detach().requires_grad_() if detach or not y.requires_grad else y
+            self.image = field(self.point) if t is None else field(t, self.point)
+        if not isinstance(self.image, Tensor) or self.image.shape != y.shape:
+            got = f"{tuple(self.image.shape)}" if isinstance(self.image, Tensor) else type(self.image).__name__
             raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(y.shape)} and gave {got}.")
-        # Under autocast F answers in half precision; the products are to be those of the states.
-        self.image = image.to(y.dtype)
 
     @property
     def size(self) -> int:
@@ -47,9 +48,10 @@ class Jacobian:
         if not self.image.requires_grad:
             return torch.zeros_like(self.point)
         recording = torch.is_grad_enabled()
-        (product,) = torch.autograd.grad(
-            self.image, self.point, u, retain_graph=True, create_graph=recording, materialize_grads=True
-        )
+        with torch.inference_mode(False):
+            (product,) = torch.autograd.grad(
+                self.image, self.point, u, retain_graph=True, create_graph=recording, materialize_grads=True
+            )
         return product
 
     def matrix(self) -> Tensor:
@@ -57,3 +59,7 @@ class Jacobian:
         unit = torch.eye(self.size, dtype=self.point.dtype, device=self.point.device)
         rows = [flat(self.transposed_product(e.reshape(self.point.shape[1:]).expand_as(self.point))) for e in unit]
         return torch.stack(rows, dim=1)
+
+
+def _outside_inference(x: Any) -> Any:
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
