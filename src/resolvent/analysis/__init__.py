@@ -12,6 +12,7 @@ from resolvent.analysis.orders import scheme_order
 from resolvent.analysis.oscillator import OSCILLATOR_SCHEMES, oscillator_eigenvalues, oscillator_matrix
 from resolvent.analysis.sensitivity import local_lipschitz
 from resolvent.analysis.spectra import jacobian_spectrum, numerical_range, one_sided_lipschitz
+from resolvent.analysis.spectrum_file import Spectrum, load_spectrum
 from resolvent.analysis.stability import (
     multistep_roots,
     runge_kutta_stability,
@@ -26,6 +27,7 @@ __all__ = [
     "Jacobian",
     "LayerReport",
     "LinearForm",
+    "Spectrum",
     "amplification",
     "certified_radius",
     "contractive_radius",
@@ -35,6 +37,7 @@ __all__ = [
     "jacobian_spectrum",
     "linear_form",
     "lipschitz_bound",
+    "load_spectrum",
     "local_lipschitz",
     "multistep_roots",
     "numerical_range",

@@ -12,7 +12,7 @@ from resolvent.analysis.facts import contractive_radius
 from resolvent.analysis.growth import amplification
 from resolvent.analysis.jacobian import Jacobian, field_jacobian
 from resolvent.analysis.layer_report import LayerReport, table
-from resolvent.analysis.linear_forms import linear_form
+from resolvent.analysis.linear_forms import linear_form, theta_value
 from resolvent.analysis.sensitivity import gain, last_state, walk_through
 from resolvent.analysis.spectra import DENSE, eigenvalues
 from resolvent.blocks import Block
@@ -115,14 +115,14 @@ def _spectrum(walk: Walk, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
     else:
         ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
         found = torch.cat(tuple(ends), dim=1)
-    h = float(walk.h)
+    h = float(torch.as_tensor(walk.h).detach())
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 
 def _fraction(scheme: Scheme) -> float:
     """Where on the chord of a step its equation is solved."""
     if isinstance(scheme, Theta):
-        return float(scheme.theta) if scheme.form == "midpoint" else 1.0
+        return theta_value(scheme) if scheme.form == "midpoint" else 1.0
     return 0.0 if math.isinf(contractive_radius(scheme)) else 1.0
 
 

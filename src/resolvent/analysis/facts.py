@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis.growth import ROUNDING, amplification, power_bounded
-from resolvent.analysis.linear_forms import linear_form, theta_tableau
+from resolvent.analysis.linear_forms import linear_form, theta_tableau, theta_value
 from resolvent.analysis.orders import scheme_order
 from resolvent.analysis.stability import as_complex
 from resolvent.schemes import Multistep, PartitionedRungeKutta, RungeKutta, Scheme, Symplectic, Theta
@@ -147,7 +147,7 @@ def contractive_radius(scheme: Scheme) -> float:
 
 @contractive_radius.register
 def _(scheme: Theta) -> float:
-    return _inverse(float(scheme.theta))
+    return _inverse(theta_value(scheme))
 
 
 @contractive_radius.register

@@ -41,9 +41,9 @@ class LinearForm:
     def matrix(self, z: Scalars) -> Tensor:
         """M(z), complex128 (*z.shape, k, k); not finite at a pole."""
         z = as_complex(z)[..., None, None]
-        one = torch.eye(len(self.A), dtype=torch.complex128)
-        stages, _ = torch.linalg.solve_ex(one - z * self.A, self.U.expand(*z.shape[:-2], *self.U.shape))
-        return self.V + z * self.B @ stages
+        A, U, B, V = (matrix.to(z.device) for matrix in (self.A, self.U, self.B, self.V))
+        stages, _ = torch.linalg.solve_ex(torch.eye(len(A)).to(A) - z * A, U.expand(*z.shape[:-2], *U.shape))
+        return V + z * B @ stages
 
     @property
     def poles(self) -> Tensor:
@@ -110,9 +110,14 @@ def _pair(A: Rows, b: Row, A_hat: Rows, b_hat: Row) -> LinearForm:
     )
 
 
+def theta_value(scheme: Theta) -> float:
+    """theta as a number, where it is learned too."""
+    return float(scheme.theta.detach() if isinstance(scheme.theta, Tensor) else scheme.theta)
+
+
 def theta_tableau(scheme: Theta) -> Tableau:
     """The theta scheme as a Runge-Kutta table: one stage for the midpoint form, two for the trapezoid form."""
-    theta = float(scheme.theta)
+    theta = theta_value(scheme)
     if scheme.form == "midpoint":
         return Tableau(((theta,),), (1.0,), scheme.order)
     return Tableau(((0.0, 0.0), (1 - theta, theta)), (1 - theta, theta), scheme.order)

@@ -1,0 +1,113 @@
+"""The command line: one function a command, and one table of them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Commands = dict[str, "Callable[..., Any] | Commands | str"]
+
+
+def stability(
+    theta: float = 0.5,
+    scheme: str | None = None,
+    spectrum: Path | None = None,
+    h: float | None = None,
+    unit_disc: bool = True,
+    out: Path = Path("figures"),
+) -> None:
+    """Tell how stable a scheme is, and draw its stability region, with the spectrum of a network if there is one.
+
+    Args:
+        theta: of the theta scheme, in [0, 1].
+        scheme: another scheme by its name, such as RK4, RADAU5, BDF2 or VERLET; theta is not used then.
+        spectrum: a checkpoint with a spectrum in it, see rs.analysis.Spectrum.
+        h: step by which the eigenvalues are multiplied; that of the checkpoint by default.
+        unit_disc: whether to hatch the unit disc, where no spectrum is drawn.
+        out: folder for stability.png and stability.pdf.
+    """
+    from resolvent import plotting
+    from resolvent.analysis import amplification, load_spectrum, scheme_facts
+    from resolvent.schemes import Theta
+
+    chosen = Theta(theta) if scheme is None else _scheme(scheme)
+    loaded = None if spectrum is None else load_spectrum(spectrum)
+    print(scheme_facts(chosen))
+    if loaded is None:
+        ax = plotting.stability_region(chosen, unit_disc=unit_disc)
+    else:
+        step = loaded.h if h is None else h
+        growth = amplification(chosen, step * loaded.eigenvalues).flatten()
+        print(f"{int((growth > 1 + 1e-9).sum())} of {len(growth)} eigenvalues grow, by up to {float(growth.max()):.4g}")
+        ax = plotting.spectrum(loaded.eigenvalues, chosen, h=step)
+    ax.set_title(rf"$\theta={theta:g}$" if scheme is None else scheme.upper())
+    _save(ax, out / "stability")
+
+
+def stability_figure(
+    thetas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0), limit: float = 4.5, out: Path = Path("figures")
+) -> None:
+    """Draw the stability regions of theta layers side by side, the paper's Figure 3.
+
+    Args:
+        thetas: a panel each.
+        limit: of the real and imaginary parts.
+        out: folder for theta_regions.png and theta_regions.pdf.
+    """
+    from resolvent import plotting
+
+    _save(plotting.theta_regions(thetas, limit=limit)[0], out / "theta_regions")
+
+
+def phase_figure(omega: float = 50.0, h: float = 0.004, periods: float = 2.0, out: Path = Path("figures")) -> None:
+    """Draw the phase diagrams of the oscillator by four schemes, the paper's Figure 2.
+
+    Args:
+        omega: frequency.
+        h: step.
+        periods: how long, in periods.
+        out: folder for phase_diagrams.png and phase_diagrams.pdf.
+    """
+    from resolvent import plotting
+
+    _save(plotting.phase_diagrams(omega=omega, h=h, periods=periods)[0], out / "phase_diagrams")
+
+
+COMMANDS: Commands = {
+    "stability": stability,
+    "figures": {"_help": "Draw a figure of the paper.", "stability": stability_figure, "phase": phase_figure},
+}
+"""All commands by name; a dictionary makes a group. The arguments of a function are the options of its command."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command; what was wrong with it is told in a line, without a traceback."""
+    try:
+        import matplotlib as mpl
+        from jsonargparse import auto_cli
+    except ImportError as error:
+        sys.exit(f'the command line needs {error.name}: pip install "resolvent[experiments]"')
+    mpl.use("Agg")  # figures are written to files, and there may be no screen
+    try:
+        auto_cli(COMMANDS, args=None if args is None else list(args), as_positional=False, prog="resolvent")
+    except ValueError as error:
+        sys.exit(f"resolvent: {error}")
+
+
+def _scheme(name: str) -> Any:
+    """A scheme of the library by its name."""
+    from resolvent import schemes
+
+    known = {key: value for key, value in vars(schemes).items() if isinstance(value, schemes.Scheme)}
+    tables = vars(schemes.tableaux).items()
+    known |= {key: schemes.RungeKutta(value) for key, value in tables if isinstance(value, schemes.Tableau)}
+    if name.upper() not in known:
+        raise ValueError(f"there is no scheme {name!r}: take one of {', '.join(sorted(known))}, or --theta.")
+    return known[name.upper()]
+
+
+def _save(ax: Any, path: Path) -> None:
+    from resolvent import plotting
+
+    for file in plotting.save(ax, path):
+        print(f"wrote {file}")

@@ -1,0 +1,185 @@
+"""Stability regions in the complex plane."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Patch, Rectangle
+
+from resolvent.analysis.facts import contractive_radius, stability_interval
+from resolvent.analysis.growth import amplification
+from resolvent.analysis.linear_forms import linear_form
+from resolvent.plotting.contours import draw_contours
+from resolvent.plotting.style import (
+    BLUE,
+    GREY,
+    PAGE,
+    VERMILION,
+    axes_or_new,
+    legend_below,
+    legend_under,
+    panels,
+    paper_style,
+)
+from resolvent.schemes import Multistep, PartitionedRungeKutta, Scheme, Symplectic, Theta
+
+Limits = tuple[float, float]
+
+_LEVELS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_HATCH = "//////"
+
+
+def stability_region(
+    scheme: Scheme,
+    ax: Axes | None = None,
+    *,
+    xlim: Limits | None = None,
+    ylim: Limits | None = None,
+    levels: Sequence[float] = _LEVELS,
+    contractive: bool | None = None,
+    unit_disc: bool = False,
+    legend: bool = True,
+    resolution: int = 301,
+) -> Axes:
+    """Draw where in the plane of z = h lambda a scheme is stable.
+
+    The region in which a step does not enlarge is grey, with labelled contours of the amplification, |R(z)| or the
+    largest root; the disc in which fixed-point iteration contracts is red; poles are crosses. A scheme of two halves is
+    stable on a part of the imaginary axis alone, which is drawn as a bar.
+
+    Arguments:
+        scheme: of the library.
+        ax: where to draw; None makes a figure.
+        xlim, ylim: limits of Re z and Im z; None shows all that is of interest.
+        levels: of the contours; 1 is drawn heavier.
+        contractive: whether to draw the red disc; None does where there is an equation to solve.
+        unit_disc: whether to hatch the unit disc, which holds the spectrum of a 1-Lipschitz field at h = 1.
+        legend: whether to explain the colours.
+        resolution: points in each direction.
+
+    Returns:
+        The axes.
+    """
+    with paper_style():
+        ax = axes_or_new(ax)
+        reach = _reach(scheme)
+        xlim, ylim = xlim or (-reach, reach), ylim or (-reach, reach)
+        _draw_growth(ax, scheme, xlim, ylim, levels, resolution)
+        radius = contractive_radius(scheme)
+        contractive = math.isfinite(radius) if contractive is None else contractive
+        if contractive:
+            _draw_contractive(ax, radius, xlim, ylim)
+        if unit_disc:
+            ax.add_patch(Circle((0, 0), 1, fill=False, hatch=_HATCH, linewidth=0.6, zorder=3))
+        _draw_landmarks(ax, scheme)
+        ax.set(xlim=xlim, ylim=ylim, aspect="equal", xlabel=r"$\mathrm{Re}\,z$", ylabel=r"$\mathrm{Im}\,z$")
+        if legend:
+            legend_under(ax, _handles(scheme, contractive, unit_disc))
+        return ax
+
+
+def theta_regions(
+    thetas: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    axes: Sequence[Axes] | None = None,
+    *,
+    limit: float = 4.5,
+    resolution: int = 301,
+) -> tuple[Axes, ...]:
+    """Draw the stability regions of theta layers side by side, with everything that `stability_region` knows to draw.
+
+    Grey is |R(z)| <= 1, red the disc |z| < 1/theta in which the layer's fixed point is contractive (everything for
+    theta = 0, where nothing is solved), and the hatched unit disc holds the spectrum of a 1-Lipschitz field at h = 1.
+
+    Arguments:
+        thetas: a panel each.
+        axes: as many, or None for a new figure the width of a page.
+        limit: of Re z and Im z.
+        resolution: points in each direction.
+
+    Returns:
+        The axes.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, Figure 3.
+    """
+    with paper_style():
+        row = panels(axes, len(thetas), PAGE, 0.75 + PAGE / max(len(thetas), 2))
+        for theta, ax in zip(thetas, row, strict=True):
+            limits = {"xlim": (-limit, limit), "ylim": (-limit, limit)}
+            stability_region(
+                Theta(theta), ax, **limits, contractive=True, unit_disc=True, legend=False, resolution=resolution
+            )
+            ax.set_title(rf"$\theta={theta:.2f}$")
+            ax.locator_params(nbins=5, integer=True)
+            if ax is not row[0]:
+                ax.set(ylabel="", yticklabels=[])
+        legend_below(row, _handles(Theta(1.0), contractive=True, unit_disc=True))
+        return tuple(row)
+
+
+def _draw_growth(
+    ax: Axes, scheme: Scheme, xlim: Limits, ylim: Limits, levels: Sequence[float], resolution: int
+) -> None:
+    x, y = np.linspace(*xlim, resolution), np.linspace(*ylim, resolution)
+    z = torch.from_numpy(x[None, :] + 1j * y[:, None])
+    # Next to a pole the values are huge, and the contours of their logarithm straight enough to be placed well.
+    growth = amplification(scheme, z).clamp(1e-6, 1e6).log().numpy()
+    logs = sorted(math.log(level) for level in levels)
+    if _has_halves(scheme):
+        logs = [level for level in logs if level != 0]  # the bar is all there is of it
+    else:
+        # An amplification that is 1 but for rounding belongs to the region.
+        ax.contourf(x, y, growth, levels=[-np.inf, 1e-9], colors=[GREY], zorder=0)
+    landmarks = [0j, *linear_form(scheme).poles.tolist(), *_bar(scheme)]
+    draw_contours(ax, x, y, growth, {level: f"{math.exp(level):g}" for level in logs}, heavy=0.0, avoid=landmarks)
+
+
+def _draw_contractive(ax: Axes, radius: float, xlim: Limits, ylim: Limits) -> None:
+    if math.isfinite(radius):
+        ax.add_patch(Circle((0, 0), radius, facecolor=VERMILION, alpha=0.3, linewidth=0, zorder=1))
+        ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=VERMILION, linewidth=0.9, zorder=1))
+    else:
+        corner, width, height = (xlim[0], ylim[0]), xlim[1] - xlim[0], ylim[1] - ylim[0]
+        ax.add_patch(Rectangle(corner, width, height, facecolor=VERMILION, alpha=0.3, linewidth=0, zorder=1))
+
+
+def _draw_landmarks(ax: Axes, scheme: Scheme) -> None:
+    """The axes of the plane, the poles, and what of the imaginary axis a scheme of two halves is stable on."""
+    ax.axhline(0, color="0.4", linewidth=0.4, zorder=1.5)
+    ax.axvline(0, color="0.4", linewidth=0.4, zorder=1.5)
+    poles = linear_form(scheme).poles.numpy()
+    ax.plot(poles.real, poles.imag, "x", color="black", markersize=4, markeredgewidth=0.9, zorder=4)
+    bar = np.array(_bar(scheme))
+    ax.plot(bar.real, bar.imag, color=BLUE, linewidth=3, solid_capstyle="butt", zorder=3)
+
+
+def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]:
+    stable = "stable" if isinstance(scheme, Multistep) else r"stable, $|R(z)|\leq 1$"
+    handles: list[Artist] = [Patch(facecolor=GREY, label=stable)]
+    if _has_halves(scheme):
+        handles = [Line2D([], [], color=BLUE, linewidth=3, label="stable")]
+    if contractive:
+        handles.append(Patch(facecolor=(VERMILION, 0.3), edgecolor=VERMILION, label="fixed point contractive"))
+    if unit_disc:
+        handles.append(Patch(fill=False, hatch=_HATCH, linewidth=0.6, label="spectrum of a 1-Lipschitz field"))
+    return handles
+
+
+def _bar(scheme: Scheme) -> tuple[complex, ...]:
+    """The ends of what a scheme of two halves is stable on; nothing for other schemes."""
+    end = stability_interval(scheme, 1j) if _has_halves(scheme) else 0.0
+    return (complex(0, -end), complex(0, end)) if end > 0 else ()
+
+
+def _has_halves(scheme: Scheme) -> bool:
+    return isinstance(scheme, Symplectic | PartitionedRungeKutta)
+
+
+def _reach(scheme: Scheme) -> float:
+    """How far from 0 there is something to see."""
+    ends = (stability_interval(scheme, -1.0), stability_interval(scheme, 1j), contractive_radius(scheme))
+    poles = linear_form(scheme).poles.abs().tolist()
+    return max(3.0, *(1.15 * end for end in ends if math.isfinite(end)), *(1.6 * pole for pole in poles))
