@@ -145,3 +145,11 @@ class TestHutchPlusPlus:
         (derivative,) = torch.autograd.grad(exact.sum(), one)
         assert scale.grad.std() > 0.1
         assert_unbiased(scale.grad[:, 0], derivative)
+
+    def test_the_basis_is_not_differentiated(self):
+        A = torch.randn(6, 6, requires_grad=True)
+        estimate = estimators.trace(matrix_field(A), None, torch.zeros(1, 6), probes=6, hutchpp=True)
+        (gradient,) = torch.autograd.grad(estimate.sum(), A)
+        # For a constant Q it is Q Q^T + P z z^T P; the derivative of Q would not be symmetric.
+        assert torch.allclose(gradient, gradient.T, rtol=0, atol=1e-12)
+        assert not torch.allclose(gradient, torch.eye(6), atol=0.1)

@@ -49,8 +49,8 @@ class TrajectoryPenalty:
     averaged over the samples; T is the number of steps, sum' the trapezoidal rule, d the dimension of a sample, g_t the
     parameters of piece t of a `Piecewise` field. The divergence, the sum of the eigenvalues of dF/dy, drives the
     spectrum to the left, where implicit layers are stable; the Jacobian term, the sum of the squared singular values,
-    keeps it together. F is the field itself, in units of time: a step of h multiplies the first term of a field h F by
-    h and the second by h^2.
+    keeps it together. F is the field in units of time. The paper absorbs the step h into F: its weights for h F are
+    a_div h and a_jac h^2 here.
 
     The terms cost one evaluation of F and one backward pass for each probe, together. A term of weight 0 costs nothing,
     nor does the point t = 0 where it has no weight in any term.
@@ -109,7 +109,7 @@ class TrajectoryPenalty:
         variation = self._variation(field) if self.variation else zero
         if not (self.divergence or self.jacobian):
             return Terms(zero, zero, variation, None, None)
-        everywhere = self.jacobian or not self.power or self.stage
+        everywhere = bool(self.jacobian or self.power == 0 or self.stage)
         at = at if everywhere else at.without_first()
         d = at.states[0, 0].numel()
         trace, square = at.evaluate(field, lambda t, y: self._estimate(field, t, y))
