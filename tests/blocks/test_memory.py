@@ -272,6 +272,28 @@ def test_backward_sees_the_weights_of_the_forward_pass(memory: str) -> None:
         torch.testing.assert_close(ours, reference, atol=1e-8, rtol=0)
 
 
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_backward_sees_the_buffers_of_the_forward_pass(memory: str) -> None:
+    class Scaled(Rotation):
+        def __init__(self) -> None:
+            super().__init__(4, 8)
+            self.register_buffer("gain", torch.tensor(1.0))
+
+        def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+            return self.gain * super().forward(t, y)
+
+    field, x = Scaled(), torch.randn(6, 4, requires_grad=True)
+    (expected,) = torch.autograd.grad(ThetaBlock(field, 0.5, 4)(x).pow(2).sum(), x)
+    block = ThetaBlock(field, 0.5, 4, memory=memory)
+    y = block(x)
+    field.gain = torch.tensor(3.0)
+    torch.testing.assert_close(torch.autograd.grad(y.pow(2).sum(), x)[0], expected, atol=1e-8, rtol=0)
+    y = block(x)
+    field.gain.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 @pytest.mark.parametrize("memory", POLICIES)
 def test_normalised_weights_are_computed_once_and_get_their_gradients(memory: str) -> None:
     field = fields.MLP(4, 8, 1, bound=1.0)
@@ -285,7 +307,9 @@ def test_normalised_weights_are_computed_once_and_get_their_gradients(memory: st
         calls += 1
 
     handles = [layer.parametrizations.weight[0].register_forward_hook(count) for layer in layers]
-    block = ThetaBlock(field, 0.5, 5, memory=memory)
+    # Picard sees the weights first, and without a graph.
+    sharp = rs.Stopping(rtol=1e-13, atol=1e-14)
+    block = ThetaBlock(field, 0.5, 5, memory=memory, solver=rs.Picard(), stopping=sharp)
     y = block(x)
     assert calls == len(layers)
     y.sum().backward()
@@ -296,7 +320,7 @@ def test_normalised_weights_are_computed_once_and_get_their_gradients(memory: st
     field.zero_grad()
     plain = x
     for n in range(5):
-        interval = schemes.Interval(field, n * 0.2, 0.2)
+        interval = schemes.Interval(field, n * 0.2, 0.2, schemes.Solving(stopping=sharp))
         plain = schemes.Theta(0.5).step(interval, schemes.Carry((plain,))).state
     plain.sum().backward()
     torch.testing.assert_close(y, plain, atol=1e-9, rtol=0)

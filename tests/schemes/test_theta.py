@@ -83,8 +83,9 @@ def test_tolerance_holds_for_the_equation_of_the_layer(theta: float, rtol: float
 
 
 def test_tolerance_is_never_below_rounding() -> None:
-    x = torch.randn(8, 3, dtype=torch.float32)
-    y = layer(1e-3, "midpoint", field, x, solving=Solving())
+    """A thousandth of the default tolerance of single precision is out of reach for most of many samples."""
+    x = 10 * torch.randn(2000, 3, dtype=torch.float32)
+    y = layer(1e-3, "midpoint", field, x, solving=Solving(rs.Newton()))
     assert y.dtype == torch.float32
     assert y.isfinite().all()
 

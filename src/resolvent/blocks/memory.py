@@ -54,11 +54,11 @@ class Checkpoint(Memory):
     """Keeps one state a step and makes every step again in the backward pass: first derivatives only."""
 
     def last(self, walk: Walk, x: Tensor) -> Tensor:
-        return self.all(walk, x)[0][-1]
+        return run(walk, x)[-1]
 
     def all(self, walk: Walk, x: Tensor) -> States:
-        states, solutions = run(walk, x, None)
-        return list(states), solutions
+        solutions: list[Solution] = []
+        return list(run(walk, x, solutions=solutions)), solutions
 
     def check(self, walk: Walk) -> None:
         if transforming():
@@ -96,8 +96,7 @@ class Reversible(Checkpoint):
         tolerance = self.tolerance
         if tolerance is None:
             tolerance = 1e3 * (walk.solving.stopping or Stopping()).relative(x.dtype)
-        states, _ = run(walk, x, Reconstruction(tolerance))
-        return states[-1]
+        return run(walk, x, Reconstruction(tolerance))[-1]
 
 
 _BY_NAME: dict[str, Memory] = {"store": Store(), "checkpoint": Checkpoint(), "reversible": Reversible()}

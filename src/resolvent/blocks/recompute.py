@@ -12,34 +12,36 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks.reconstruction import Reconstruction
+from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, with_weights
 from resolvent.core.solution import Solution
-from resolvent.errors import DerivativeOrderError
+from resolvent.errors import ConvergenceError, DerivativeOrderError
 from resolvent.schemes.scheme import Carry
 
 T = TypeVar("T")
 
 
-def run(walk: Walk, x: Tensor, reconstruction: Reconstruction | None) -> tuple[tuple[Tensor, ...], list[Solution]]:
+def run(
+    walk: Walk, x: Tensor, reconstruction: Reconstruction | None = None, solutions: list[Solution] | None = None
+) -> tuple[Tensor, ...]:
     """Makes the steps of a walk without a graph, yet differentiable (once).
 
     Arguments:
         walk: the steps.
         x: (batch, *shape), the first state.
         reconstruction: recovers all states from the last one; None keeps them instead.
+        solutions: where to put the solves, if they are wanted.
 
     Returns:
-        The state after each step and the solves; where states are to be reconstructed, the last state alone.
+        The state after each step; where states are to be reconstructed, the last one alone.
     """
     field = walk.field
-    weights = dict(field.named_parameters()) if isinstance(field, nn.Module) else {}
-    buffers = dict(field.named_buffers()) if isinstance(field, nn.Module) else {}
-    replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), buffers, _autocast(x.device.type))
-    solutions: list[Solution] = []
+    # Buffers travel along with the parameters: the backward pass has to see both as they were.
+    weights = {**dict(field.named_parameters()), **dict(field.named_buffers())} if isinstance(field, nn.Module) else {}
+    replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), _autocast(x.device.type))
     states: tuple[Tensor, ...] = _Recomputed.apply(replay, solutions, x, *walk.tensors.values(), *weights.values())
-    return states, solutions
+    return states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +52,7 @@ class Replay:
         walk: the steps.
         reconstruction: recovers the states from the last one; None where they are kept.
         numbers: names of the walk's tensors.
-        weights: names of the field's parameters.
-        buffers: the field's, as they were in the forward pass.
+        weights: names of the field's parameters and buffers.
         autocast: makes the precision that of the forward pass.
     """
 
@@ -59,14 +60,13 @@ class Replay:
     reconstruction: Reconstruction | None
     numbers: tuple[str, ...]
     weights: tuple[str, ...]
-    buffers: dict[str, Tensor]
     autocast: Callable[[], torch.autocast]
 
     def again(self, tensors: Sequence[Tensor], action: Callable[[Walk], T]) -> T:
         """What `action` makes of the walk with `tensors`, numbers then weights, in place of the former ones."""
         count = len(self.numbers)
         walk = self.walk.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
-        weights = {**self.buffers, **dict(zip(self.weights, tensors[count:], strict=True))}
+        weights = dict(zip(self.weights, tensors[count:], strict=True))
 
         def scoped() -> T:
             with self.autocast(), frozen_weights(walk.field):
@@ -74,17 +74,31 @@ class Replay:
 
         return with_weights(walk.field, weights, scoped)
 
+    def back(self, tensors: Sequence[Tensor], n: int, end: Tensor, x: Tensor) -> Tensor:
+        """The state at the start of the n-th step, from the one at its end; x is the state at the start of the pass."""
+        assert self.reconstruction is not None
+        with torch.no_grad():
+            try:
+                state = self.again(tensors, lambda walk: walk.back(n, end))
+            except ConvergenceError as error:
+                raise ReconstructionError(f"the inverse of step {n} could not be solved. {ADVICE}") from error
+            self.reconstruction.check(n, state, end, x)
+        # The input is at hand, and was recovered for the check alone.
+        return x if n == 0 else state
+
 
 class _Recomputed(torch.autograd.Function):
-    """From the input to the states; differentiable in the input, the numbers of the walk and the field's parameters."""
+    """From the input to the states; differentiable in the input, the numbers of the walk and the field's weights."""
 
     @staticmethod
-    def forward(ctx: Any, replay: Replay, solutions: list[Solution], x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         carries: list[Carry] = []
         for step in replay.walk.steps(x):
-            if replay.reconstruction is None:
+            if solutions is not None:
                 solutions.extend(step.solutions)
-            else:
+            if replay.reconstruction is not None:
                 replay.reconstruction.note(step.state)
                 carries.clear()
             carries.append(step.carry)
@@ -109,7 +123,7 @@ class _Recomputed(torch.autograd.Function):
             if replay.reconstruction is None:
                 start = ends[n - 1] if n > 0 else Carry((x,))
             else:
-                start = Carry((replay.reconstruction.start(replay, tensors, n, end.states[0], x),))
+                start = Carry((replay.back(tensors, n, end.states[0], x),))
             pulled = [_add(pulled[0], arriving[n]), *pulled[1:]]
             pulled, grads = _pull(replay, n, start, end, pulled, tensors)
             sums = [_add(total, grad) for total, grad in zip(sums, grads, strict=True)]

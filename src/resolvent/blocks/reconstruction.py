@@ -1,18 +1,12 @@
-"""States of a pass recovered from its last one, by inverse steps, and checked."""
-
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+"""States of a pass recovered from its last one, by inverse steps: how they are checked."""
 
 import torch
 from torch import Tensor
 
-from resolvent.blocks.walk import Walk
 from resolvent.core.problem import rms
-from resolvent.errors import ConvergenceError, ResolventError
+from resolvent.errors import ResolventError
 
-T = TypeVar("T")
-
-_ADVICE = (
+ADVICE = (
     "An inverse step enlarges errors by as much as the step contracts, so states can be reconstructed only where the "
     "field dissipates little (purely imaginary spectra, few layers, small h). Take memory='checkpoint' instead, "
     "tighten the tolerance of the solves, or, if the error is acceptable, raise that of the reconstruction: "
@@ -24,12 +18,8 @@ class ReconstructionError(ResolventError):
     """The states of a pass could not be recovered from its end accurately enough to differentiate it."""
 
 
-class _Again(Protocol):
-    def again(self, tensors: Sequence[Tensor], action: Callable[[Walk], T]) -> T: ...
-
-
 class Reconstruction:
-    """Recovers the states of one pass, from the last to the first.
+    """Checks the states of one pass that are recovered from its end.
 
     Every recovered state is compared with what the forward pass noted of it: one number for each sample, its inner
     product with a fixed vector. An error of the state shows in it with about the error's own root mean square.
@@ -46,29 +36,17 @@ class Reconstruction:
         """To be called with the state after each step."""
         self.marks.append(_mark(state))
 
-    def start(self, replay: _Again, tensors: Sequence[Tensor], n: int, y: Tensor, x: Tensor) -> Tensor:
-        """The state at the start of the n-th step, from the one at its end; x is the state at the start of all."""
-        with torch.no_grad():
-            try:
-                state = replay.again(tensors, lambda walk: walk.back(n, y))
-            except ConvergenceError as error:
-                raise ReconstructionError(
-                    f"the inverse of step {n} could not be solved, so the state before it is lost. {_ADVICE}"
-                ) from error
-            missed = rms(state - x) if n == 0 else (_mark(state) - self.marks[n - 1]).abs()
-            scale = torch.maximum(rms(state), rms(y))
-            self._judge(n, missed, scale)
-        # The input itself is at hand and needs no reconstruction, only served to check it.
-        return x.detach() if n == 0 else state
-
-    def _judge(self, n: int, missed: Tensor, scale: Tensor) -> None:
+    def check(self, n: int, state: Tensor, end: Tensor, x: Tensor) -> None:
+        """Raises if `state` is not what the n-th step started from; `end` is where it ended, x where the pass began."""
+        missed = rms(state - x) if n == 0 else (_mark(state) - self.marks[n - 1]).abs()
+        scale = torch.maximum(rms(state), rms(end))
         lost = ~(missed <= self.tolerance * scale)
         if not bool(lost.any()):
             return
         worst = torch.nan_to_num(missed / scale, nan=torch.inf).max().item()
         raise ReconstructionError(
             f"reconstructing the state before step {n} from the end of the pass missed it by {worst:.1e} of its size, "
-            f"above the tolerance {self.tolerance:.1e}, for {int(lost.sum())} of {lost.numel()} samples. {_ADVICE}"
+            f"above the tolerance {self.tolerance:.1e}, for {int(lost.sum())} of {lost.numel()} samples. {ADVICE}"
         )
 
 
