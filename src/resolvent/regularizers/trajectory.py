@@ -111,7 +111,7 @@ class TrajectoryPenalty:
             return Terms(zero, zero, variation, None, None)
         everywhere = bool(self.jacobian or self.power == 0 or self.stage)
         at = at if everywhere else at.without_first()
-        d = at.states[0, 0].numel()
+        d = at.states.shape[2:].numel()
         trace, square = at.evaluate(field, lambda t, y: self._estimate(field, t, y))
         return Terms(
             self._divergence(at, trace) / d if self.divergence else zero,
