@@ -1,11 +1,9 @@
 """The command line: one function a command, and one table of them."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-Commands = dict[str, "Callable[..., Any] | Commands | str"]
 
 
 def stability(
@@ -73,7 +71,7 @@ def phase_figure(omega: float = 50.0, h: float = 0.004, periods: float = 2.0, ou
     _save(plotting.phase_diagrams(omega=omega, h=h, periods=periods)[0], out / "phase_diagrams")
 
 
-COMMANDS: Commands = {
+COMMANDS: dict[str, Any] = {
     "stability": stability,
     "figures": {"_help": "Draw a figure of the paper.", "stability": stability_figure, "phase": phase_figure},
 }

@@ -56,8 +56,8 @@ def load_spectrum(path: str | Path) -> Spectrum:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
-            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, for it could "
-            f"run code. {_HOW_TO}"
+            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, for it "
+            f"could run code. {_HOW_TO}"
         ) from error
     entry = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
     if not isinstance(entry, dict) or "eigenvalues" not in entry:
