@@ -72,7 +72,7 @@ def test_peak_memory_of_a_whole_pass(peak_memory) -> None:
         return peak_memory(lambda: block(x).sum().backward())
 
     def growth(memory: str) -> float:
-        return (peak(memory, 40) - peak(memory, 8)) / 32 / state
+        return (peak(memory, 14) - peak(memory, 4)) / 10 / state
 
     assert growth("store") > 2.5
     assert growth("reversible") < 0.05
