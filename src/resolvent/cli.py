@@ -10,7 +10,7 @@ def stability(
     theta: float = 0.5,
     scheme: str | None = None,
     spectrum: Path | None = None,
-    h: float | None = None,
+    step: float | None = None,
     unit_disc: bool = True,
     out: Path = Path("figures"),
 ) -> None:
@@ -20,7 +20,7 @@ def stability(
         theta: of the theta scheme, in [0, 1].
         scheme: another scheme by its name, such as RK4, RADAU5, BDF2 or VERLET; theta is not used then.
         spectrum: a checkpoint with a spectrum in it, see rs.analysis.Spectrum.
-        h: step by which the eigenvalues are multiplied; that of the checkpoint by default.
+        step: h, by which the eigenvalues are multiplied; that of the checkpoint by default.
         unit_disc: whether to hatch the unit disc, where no spectrum is drawn.
         out: folder for stability.png and stability.pdf.
     """
@@ -34,10 +34,10 @@ def stability(
     if loaded is None:
         ax = plotting.stability_region(chosen, unit_disc=unit_disc)
     else:
-        step = loaded.h if h is None else h
-        growth = amplification(chosen, step * loaded.eigenvalues).flatten()
+        h = loaded.h if step is None else step
+        growth = amplification(chosen, h * loaded.eigenvalues).flatten()
         print(f"{int((growth > 1 + 1e-9).sum())} of {len(growth)} eigenvalues grow, by up to {float(growth.max()):.4g}")
-        ax = plotting.spectrum(loaded.eigenvalues, chosen, h=step)
+        ax = plotting.spectrum(loaded.eigenvalues, chosen, h=h)
     ax.set_title(rf"$\theta={theta:g}$" if scheme is None else scheme.upper())
     _save(ax, out / "stability")
 
@@ -57,18 +57,18 @@ def stability_figure(
     _save(plotting.theta_regions(thetas, limit=limit)[0], out / "theta_regions")
 
 
-def phase_figure(omega: float = 50.0, h: float = 0.004, periods: float = 2.0, out: Path = Path("figures")) -> None:
+def phase_figure(omega: float = 50.0, step: float = 0.004, periods: float = 2.0, out: Path = Path("figures")) -> None:
     """Draw the phase diagrams of the oscillator by four schemes, the paper's Figure 2.
 
     Args:
         omega: frequency.
-        h: step.
+        step: h.
         periods: how long, in periods.
         out: folder for phase_diagrams.png and phase_diagrams.pdf.
     """
     from resolvent import plotting
 
-    _save(plotting.phase_diagrams(omega=omega, h=h, periods=periods)[0], out / "phase_diagrams")
+    _save(plotting.phase_diagrams(omega=omega, h=step, periods=periods)[0], out / "phase_diagrams")
 
 
 COMMANDS: dict[str, Any] = {
