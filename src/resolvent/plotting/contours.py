@@ -28,20 +28,24 @@ def draw_contours(
         x, y: (n,) and (m,), the grid.
         values: (m, n).
         labels: by level, in ascending order.
-        heavy: the level that is drawn heavier.
+        heavy: the level that is drawn heavier, and drawn however small it is.
         avoid: points x + iy that labels keep away from.
     """
-    trial = ax.contour(x, y, values, levels=list(labels))
+    levels = [level for level in labels if values.min() < level < values.max()]
+    if not levels:
+        return
+    trial = ax.contour(x, y, values, levels=levels)
     longest: dict[float, Values] = {}
-    for level, path in zip(labels, trial.get_paths(), strict=True):
+    for level, path in zip(levels, trial.get_paths(), strict=True):
         piece = max(map(np.asarray, path.to_polygons(closed_only=False)), key=_extent, default=np.zeros((1, 2)))
         if _extent(piece) > _SMALLEST * float(x[-1] - x[0]):
             longest[level] = _filled_in(piece)
     trial.remove()
-    if not longest:
+    kept = [level for level in levels if level in longest or level == heavy]
+    if not kept:
         return
-    widths = [1.1 if level == heavy else 0.5 for level in longest]
-    lines = ax.contour(x, y, values, list(longest), colors="black", linestyles="solid", linewidths=widths, zorder=2)
+    widths = [1.1 if level == heavy else 0.5 for level in kept]
+    lines = ax.contour(x, y, values, levels=kept, colors="black", linestyles="solid", linewidths=widths, zorder=2)
     places = _places(list(longest.values()), x, y, avoid)
     ax.clabel(lines, fmt=dict(labels), fontsize=6.5, inline_spacing=2, manual=places)
 

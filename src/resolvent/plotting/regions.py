@@ -160,7 +160,7 @@ def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]
     stable = "stable" if isinstance(scheme, Multistep) else r"stable, $|R(z)|\leq 1$"
     handles: list[Artist] = [Patch(facecolor=GREY, label=stable)]
     if _has_halves(scheme):
-        handles = [Line2D([], [], color=BLUE, linewidth=3, label="stable")]
+        handles = [Line2D([], [], color=BLUE, linewidth=3, label="stable")] if _bar(scheme) else []
     if contractive:
         handles.append(Patch(facecolor=(VERMILION, 0.3), edgecolor=VERMILION, label="fixed point contractive"))
     if unit_disc:
