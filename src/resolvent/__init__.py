@@ -4,6 +4,7 @@ from resolvent import analysis, estimators, fields, regularizers, schemes, spect
 from resolvent.blocks import (
     Block,
     Checkpoint,
+    Halves,
     ReconstructionError,
     Reversible,
     Store,
@@ -52,6 +53,7 @@ __all__ = [
     "DerivativeOrderError",
     "GradientDescent",
     "GradientError",
+    "Halves",
     "ImplicitAdjoint",
     "Neumann",
     "NeumannAdjoint",

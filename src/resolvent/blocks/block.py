@@ -10,7 +10,7 @@ from resolvent.blocks.memory import Memory, Reversible, as_memory
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.walk import Walk
-from resolvent.blocks.weights import frozen_weights
+from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.core.adjoint import Adjoint
 from resolvent.core.failure import POLICIES
 from resolvent.core.solver import Solver
@@ -102,15 +102,17 @@ class Block(nn.Module):
         Returns:
             (batch, *shape).
         """
-        walk = self._walk(x, t0)
-        with frozen_weights(self.field):
-            return self.memory.last(walk, x)
+        with outside_inference(x, t0) as (x, t0):
+            walk = self._walk(x, t0)
+            with frozen_weights(self.field):
+                return self.memory.last(walk, x)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        walk = self._walk(x, t0)
-        with frozen_weights(self.field):
-            states, solutions = self.memory.all(walk, x)
+        with outside_inference(x, t0) as (x, t0):
+            walk = self._walk(x, t0)
+            with frozen_weights(self.field):
+                states, solutions = self.memory.all(walk, x)
         times = torch.stack([torch.as_tensor(walk.t0 + n * walk.h, dtype=x.dtype) for n in range(self.num_steps + 1)])
         return Trajectory(times.to(x.device), torch.stack([x, *states]), tuple(solutions))
 

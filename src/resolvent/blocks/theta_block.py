@@ -10,6 +10,7 @@ from resolvent.blocks.memory import Memory
 from resolvent.core.adjoint import Adjoint
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
+from resolvent.fields import Bounded
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.theta import Theta
@@ -76,6 +77,15 @@ class ThetaBlock(Block):
                     f"a learned theta must start at a number between {_MARGIN} and {1 - _MARGIN}, got {theta!r}."
                 )
             self.raw_theta = nn.Parameter(torch.tensor(math.log((theta - _MARGIN) / (1 - _MARGIN - theta))))
+        self._refuse_poles()
+
+    def _refuse_poles(self) -> None:
+        """Refuses a bounded field whose spectrum could reach 1 / (theta h), where the equation is not solvable."""
+        theta, h = (float(torch.as_tensor(value).detach()) for value in (self.theta, self.step_size))
+        if h > 0:
+            for module in self.modules():
+                if isinstance(module, Bounded):
+                    module.check_pole(theta, h)
 
     @property
     def theta(self) -> Number:

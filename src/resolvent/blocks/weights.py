@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
@@ -24,6 +25,20 @@ def frozen_weights(field: Any) -> Iterator[None]:
                 for name in cast(nn.ModuleDict, module.parametrizations):
                     getattr(module, name)
         yield
+
+
+@contextmanager
+def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
+    """Leaves inference mode for a while, with copies of the inputs that were made in it.
+
+    Solvers need derivatives of the field there, too, and parametrized weights must not be computed where autograd may
+    not touch them.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield inputs
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in inputs)
 
 
 class _Scope(nn.Module):
