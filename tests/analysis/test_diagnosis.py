@@ -84,6 +84,14 @@ def test_failing_solves_are_reported_not_raised() -> None:
     assert block.solving.on_failure == "raise"
 
 
+def test_a_failure_in_any_stage_counts() -> None:
+    def field(t: float | torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.as_tensor(t) < 0.5, -30.0, -0.1) * y  # the first stage is at 0.29, the second at 1
+
+    block = Block(field, schemes.RungeKutta(schemes.tableaux.SDIRK2), 1, solver=rs.Picard())
+    assert diagnose(block, torch.ones(3, 1)).layers[0].failed == 3
+
+
 @pytest.mark.parametrize(
     ("slope", "theta", "words"),
     [
@@ -134,6 +142,14 @@ def test_symplectic_blocks_have_nothing_to_solve() -> None:
         diagnosis = diagnose(Block(halves, schemes.VERLET, 2, 2.0), torch.ones(1, 2))
         assert all(layer.contractive is None and math.isinf(layer.pole_distance) for layer in diagnosis.layers)
         assert any("outside of its stability region" in line for line in diagnosis.advice) != stable
+
+
+def test_a_saddle_is_not_the_fault_of_the_scheme() -> None:
+    """q' = p, p' = q has the eigenvalues 1 and -1: what grows is the field."""
+    halves = Halves(linear(torch.tensor([[1.0]])), linear(torch.tensor([[1.0]])))
+    diagnosis = diagnose(Block(halves, schemes.VERLET, 1, 1.0), torch.ones(1, 2))
+    assert diagnosis.layers[0].growth > 2
+    assert not any("outside of its stability region" in line for line in diagnosis.advice)
 
 
 def test_images() -> None:

@@ -97,6 +97,16 @@ def test_b_stable_tables_of_the_literature() -> None:
         assert facts.order == table.order
 
 
+def test_stable_on_the_imaginary_axis_is_not_enough() -> None:
+    """R(z) = 1 / ((1 - 3z/2)(1 + z/2)) has a pole at -2; B A + A^T B - b b^T is positive, but not all weights are."""
+    facts = analysis.scheme_facts(RungeKutta(Tableau(((1.5, 0.0), (1.5, -0.5)), (1.5, -0.5), 1)))
+    assert facts.imaginary_interval == INF
+    assert not facts.a_stable
+    assert not facts.l_stable
+    assert not facts.b_stable
+    assert facts.real_interval < 2
+
+
 def test_b_stability_is_seen_in_steps() -> None:
     """A dissipative field with a kink: the midpoint form never expands, the trapezoid form does."""
 

@@ -81,7 +81,7 @@ def scheme_facts(scheme: Scheme) -> Facts:
     Reference: Hairer & Wanner, Solving ordinary differential equations II, sections IV.3, IV.12 and V.1.
     """
     at_infinity = _at_infinity(scheme)
-    a_stable = _is_a_stable(scheme, at_infinity)
+    a_stable = _is_a_stable(scheme)
     return Facts(
         order=scheme_order(scheme),
         zero_stable=bool(power_bounded(linear_form(scheme).V)),
@@ -194,9 +194,9 @@ def _at_infinity(scheme: Scheme) -> float:
     return math.inf if radius > math.sqrt(_INFINITY) else radius
 
 
-def _is_a_stable(scheme: Scheme, at_infinity: float) -> bool:
+def _is_a_stable(scheme: Scheme) -> bool:
     poles, on_axis = linear_form(scheme).poles, amplification(scheme, 1j * _samples())
-    return at_infinity <= 1 and bool((poles.real > 0).all() and (on_axis <= 1 + ROUNDING).all())
+    return bool((poles.real > 0).all() and (on_axis <= 1 + ROUNDING).all())
 
 
 def _is_b_stable(scheme: Scheme) -> bool | None:

@@ -120,7 +120,7 @@ def _growing_spaces(A: LinearMap, like: Tensor, first: int, limit: int) -> Itera
         ended = leak <= 16 * torch.finfo(like.dtype).eps * torch.linalg.vector_norm(H[:, :m, m - 1], dim=1)
         leak = torch.where(ended, 0.0, leak)
         if m == limit or (m >= first and (m - first) % _LOOK_EVERY == 0):
-            yield KrylovSpace(H[:, :m, :m].clone(), leak if m < size else torch.zeros_like(leak))
+            yield KrylovSpace(H[:, :m, :m].clone(), leak)
         if m < limit:
             H[:, m, m - 1] = leak
             fresh = _generic_unit(Q[:, :m]) if bool(ended.any()) else w
