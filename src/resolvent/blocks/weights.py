@@ -17,13 +17,15 @@ def frozen_weights(field: Any) -> Iterator[None]:
     """Computes parametrized weights (a spectral normalisation, say) once for all evaluations inside.
 
     They are computed on entry, with the graph that the caller has: the first evaluation may well be one inside of a
-    solver, without a graph, and would leave weights behind that no gradient flows through.
+    solver, without a graph, and would leave weights behind that no gradient flows through. In inference mode they are
+    computed outside of it: solvers and estimators differentiate the field even there.
     """
     with parametrize.cached():
-        for module in field.modules() if isinstance(field, nn.Module) else ():
-            if parametrize.is_parametrized(module):
-                for name in cast(nn.ModuleDict, module.parametrizations):
-                    getattr(module, name)
+        with outside_inference():
+            for module in field.modules() if isinstance(field, nn.Module) else ():
+                if parametrize.is_parametrized(module):
+                    for name in cast(nn.ModuleDict, module.parametrizations):
+                        getattr(module, name)
         yield
 
 
