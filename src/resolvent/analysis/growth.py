@@ -63,7 +63,7 @@ def power_bounded(M: Tensor) -> Tensor:
     inside = eigenvalues.abs() <= 1 + ROUNDING
     on_rim = eigenvalues.abs() >= 1 - NEAR
     multiplicity = ((eigenvalues[..., :, None] - eigenvalues[..., None, :]).abs() < NEAR).sum(-1)
-    shifted = M[..., None, :, :] - eigenvalues[..., None, None] * torch.eye(M.shape[-1], dtype=eigenvalues.dtype)
+    shifted = M[..., None, :, :] - eigenvalues[..., None, None] * torch.eye(M.shape[-1]).to(eigenvalues)
     eigenvectors = M.shape[-1] - torch.linalg.matrix_rank(shifted, atol=NEAR, rtol=0.0)
     return finite & (inside & (~on_rim | (eigenvectors >= multiplicity))).all(-1)
 

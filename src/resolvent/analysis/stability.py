@@ -69,7 +69,8 @@ def runge_kutta_stability(A: Sequence[Sequence[float]] | Tensor, b: Sequence[flo
         raise ValueError(
             f"A must be square with a row for each weight of b, got {tuple(A.shape)} and {tuple(b.shape)}."
         )
-    one, z = torch.eye(len(b), dtype=A.dtype, device=z.device), z[..., None, None]
+    A, b, z = A.to(z.device), b.to(z.device), z[..., None, None]
+    one = torch.eye(len(b)).to(A)
     # The difference is taken before it is multiplied by a large z, where it may be all that is left.
     return _ratio(torch.linalg.det(one - z * (A - b)), torch.linalg.det(one - z * A))
 
