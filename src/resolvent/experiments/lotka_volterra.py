@@ -47,6 +47,11 @@ def truth(t: Any, z: Tensor) -> Tensor:
     return torch.stack([prey * (2 / 3 - 4 / 3 * predator), predator * (prey - 1)], dim=-1)
 
 
+def predicted_coefficient(theta: float) -> float:
+    """What f' f is multiplied by in the field that layers of this theta learn, up to higher powers of the step."""
+    return -HORIZON / LAYERS * (theta - 0.5)
+
+
 def integrate(field: Any, z0: Tensor, horizon: float, points: int, step: float) -> Tensor:
     """The solution of z' = field(t, z) at equally many points after z0, by RK4 with steps of about that size.
 

@@ -1,10 +1,12 @@
 """The paper's experiments, from one command to a report."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
+from resolvent.experiments.results import collect
 from resolvent.experiments.sweep import Task, sweep
 
 # By what a run takes, which is the order in which they are best begun.
@@ -20,3 +22,30 @@ def train_all(
     names = sorted(chosen(experiment), key=_LONGEST_FIRST.index)
     tasks: list[Task] = [(name, config) for name in names for config in EXPERIMENTS[name].configs(quick, theta, seeds)]
     sweep(tasks, out, jobs or os.cpu_count() or 1)
+
+
+def reproduce(
+    experiment: str = "all",
+    quick: bool = False,
+    theta: list[float] | None = None,
+    seeds: int = 1,
+    jobs: int | None = None,
+    out: Path = Path("results"),
+) -> None:
+    """Reproduce the paper's experiments: train what is missing in a folder, draw the figures, write the report.
+
+    Args:
+        experiment: regression, stiff, lotka-volterra or all.
+        quick: a small version of the same, in a few minutes.
+        theta: of the layers; those of the paper by default.
+        seeds: how often everything is repeated, with the seeds 0, 1, ...
+        jobs: parallel processes; as many as there are cores by default.
+        out: folder for results.json, report.html, figures and runs. Runs that are finished there are not repeated.
+    """
+    from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
+
+    try:
+        train_all(experiment, quick, theta, seeds, jobs, out)
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted: what was finished is in {out}; start the same command again to go on")
+    print(f"wrote {write_report(out, collect(out))}")

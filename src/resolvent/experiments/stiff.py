@@ -64,6 +64,12 @@ def exact(t: Tensor, t0: Tensor, z0: Tensor) -> Tensor:
     return rest + (z - rest) * torch.exp(-RATE * (t - within))
 
 
+def predicted_slope(theta: float) -> float:
+    """The slope that fits the flow over a step best, among those that the field can have."""
+    exact_fit = rs.analysis.theta_stability_inverse(theta, torch.tensor(math.exp(-RATE * STEP))) / STEP
+    return min(max(float(exact_fit.real), LOW), HIGH)
+
+
 def data(config: StiffConfig) -> Batches:
     """A batch for each cell of time: five starts in it, and the states at all layers, (21, 5)."""
     starts = (torch.arange(LAYERS).repeat_interleave(IN_A_CELL) + torch.rand(LAYERS * IN_A_CELL)) * STEP

@@ -1,14 +1,13 @@
 """What the paper says of Example 3, and what its theory predicts."""
 
 from resolvent.experiments.claims.claim import Claim, Runs
-from resolvent.experiments.lotka_volterra import HORIZON, LAYERS, THETAS
+from resolvent.experiments.lotka_volterra import THETAS, predicted_coefficient
 
-_STEP = HORIZON / LAYERS
 _INF = float("inf")
 
 
 def _coefficient(theta: float) -> Claim:
-    predicted = -_STEP * (theta - 0.5)
+    predicted = predicted_coefficient(theta)
     return Claim(
         f"Theory: the learned field is f - h (theta - 1/2) f'f; theta = {theta:g}.",
         "coefficient of f'f in F - f",
@@ -35,9 +34,7 @@ CLAIMS = (
         high=2e-3,
     ),
     *(_coefficient(theta) for theta in THETAS),
-    _divergence(
-        0.0, "The field of the explicit network makes up for its expansion: it is dissipative,", -_INF, -0.02
-    ),
+    _divergence(0.0, "The field of the explicit network makes up for its expansion: it is dissipative,", -_INF, -0.02),
     _divergence(0.5, "that of the midpoint network conservative,", -0.02, 0.02),
     _divergence(1.0, "that of theta = 1 overly expanding.", 0.02, _INF),
     Claim(

@@ -1,0 +1,15 @@
+"""The paper's figures, from the runs of a folder."""
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.figure import Figure
+
+from resolvent.experiments.figures import lotka_volterra, regression, stiff
+from resolvent.experiments.run import Run
+
+FIGURES: dict[str, Callable[[Sequence[Run]], dict[str, Figure]]] = {
+    "regression": regression.figures,
+    "stiff": stiff.figures,
+    "lotka-volterra": lotka_volterra.figures,
+}
+"""By experiment, a function from its runs with one seed to its figures by name."""
