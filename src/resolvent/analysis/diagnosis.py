@@ -1,7 +1,6 @@
 """One call that tells what is going on in a block."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,15 +91,15 @@ def _report(walk: Walk, n: int, carry: Carry, step: Step) -> LayerReport:
         time=float(torch.as_tensor(walk.interval(n).t).min()),
         iterations=float(steps.mean()),
         max_iterations=int(steps.max()),
-        residual=_largest([solution.residual.max() for solution in solutions], 0.0),
+        residual=max((float(solution.residual.max()) for solution in solutions), default=0.0),
         failed=int(failed.sum()),
         solvers=tuple(dict.fromkeys(type(solver).__name__ for solution in solutions for solver in solution.solvers)),
         field_norm=norm,
         abscissa=_largest(z.real),
         growth=_largest(amplification(scheme, z)),
         damped_growth=_largest(amplification(scheme, z[_damped(scheme, z)]), 0.0),
-        pole_distance=min((_largest(-(z - pole).abs()) * -1 for pole in poles), default=math.inf),
-        pole=min((float(pole.abs()) for pole in poles), default=math.inf),
+        pole_distance=-_largest(-(z[:, None] - poles).abs(), -math.inf if finite else math.nan),
+        pole=-_largest(-poles.abs(), -math.inf),
         lipschitz=_layer_lipschitz(walk, n, carry, ~failed) if finite else math.nan,
         contractive=None if math.isinf(radius) else norm < radius,
     )
@@ -143,5 +142,5 @@ def _layer_lipschitz(walk: Walk, n: int, carry: Carry, solved: Tensor) -> float:
     return _largest(gain(Jacobian(layer, x), rtol=_RTOL)[solved])
 
 
-def _largest(values: Tensor | Sequence[Tensor], default: float = math.nan) -> float:
-    return max((float(value) for value in values), default=default)
+def _largest(values: Tensor, default: float = math.nan) -> float:
+    return float(values.max()) if values.numel() else default
