@@ -6,6 +6,7 @@ from pathlib import Path
 
 from resolvent.experiments.catalogue import EXPERIMENTS
 from resolvent.experiments.reproduce import train_all
+from resolvent.experiments.sweep import SweepError
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         train_all(given.experiment, given.quick, given.theta, given.seeds, given.jobs, given.out)
-    except ValueError as error:
+    except (ValueError, SweepError) as error:
         sys.exit(f"resolvent: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted: start the same command again to go on")

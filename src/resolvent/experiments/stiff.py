@@ -93,7 +93,9 @@ class Stiff(Network):
             return rs.fields.Bounded(mlp, LOW, HIGH)
 
         self.field = rs.fields.Piecewise([layer() for _ in range(LAYERS)], HORIZON)
-        self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON)
+        # What ten contracting layers leave of a gradient may be too small a number for any residual to be smaller.
+        adjoint = rs.ImplicitAdjoint(on_failure="ignore")
+        self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON, adjoint=adjoint)
         self.penalty = rs.regularizers.TrajectoryPenalty(variation=config.variation)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:

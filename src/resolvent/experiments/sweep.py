@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from resolvent.experiments.network import Config
-from resolvent.experiments.run import is_finished, train
+from resolvent.experiments.run import OnEpoch, is_finished, train
 
 Task = tuple[str, Config]
 """The name of an experiment, and the configuration of a run of it."""
@@ -22,10 +22,15 @@ _REPORTS = 100
 _REFRESH = 0.2
 
 
+class SweepError(RuntimeError):
+    """Some runs of a sweep failed."""
+
+
 def sweep(tasks: Sequence[Task], out: Path, jobs: int) -> None:
     """Train what is missing.
 
-    Ctrl-C lets no further run begin, ends those that are under way, and keeps what was finished.
+    Ctrl-C lets no further run begin, ends those that are under way, and keeps what was finished. A run that fails
+    does not keep the others from being finished; in the end it is an error.
 
     Arguments:
         tasks: the runs; those that take longest come first, so that none of them is left to run alone in the end.
@@ -38,13 +43,13 @@ def sweep(tasks: Sequence[Task], out: Path, jobs: int) -> None:
     print(f"{len(tasks) - len(missing)} of {len(tasks)} runs are finished already")
     if not missing:
         return
-    if jobs == 1:
-        _one_by_one(missing, out)
-    else:
-        _in_parallel(missing, out, min(jobs, len(missing)))
+    failures = _one_by_one(missing, out) if jobs == 1 else _in_parallel(missing, out, min(jobs, len(missing)))
+    if failures:
+        raise SweepError(f"{len(failures)} of {len(missing)} runs failed:\n" + "\n".join(failures))
 
 
-def _one_by_one(tasks: Sequence[Task], out: Path) -> None:
+def _one_by_one(tasks: Sequence[Task], out: Path) -> list[str]:
+    failures = []
     with _Bars(len(tasks), 1) as bars:
         for task in tasks:
 
@@ -52,18 +57,20 @@ def _one_by_one(tasks: Sequence[Task], out: Path) -> None:
                 bars.advance(task, epoch)
                 return True
 
-            train(*task, out, on_epoch)
+            failures.append(_attempt(task, out, on_epoch))
             bars.finish(task)
+    return [failure for failure in failures if failure]
 
 
-def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> None:
+def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
+    failures = []
     context = get_context("spawn")
     reports, stop = context.Queue(), context.Event()
     pool = ProcessPoolExecutor(jobs, context, initializer=_enter, initargs=(reports, stop))
     with _Bars(len(tasks), jobs) as bars, pool:
         # Processes begin with the first tasks, and inherit that they ignore Ctrl-C: the parent decides what it means.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        waiting: dict[Future[bool], Task] = {pool.submit(_work, task, out): task for task in tasks}
+        waiting: dict[Future[str], Task] = {pool.submit(_work, task, out): task for task in tasks}
         signal.signal(signal.SIGINT, handler)
         try:
             while waiting:
@@ -71,12 +78,13 @@ def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> None:
                 _drain(reports, bars)
                 for future in done:
                     task = waiting.pop(future)
-                    future.result()
+                    failures.append(future.result())
                     bars.finish(task)
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return [failure for failure in failures if failure]
 
 
 def _drain(reports: Any, bars: "_Bars") -> None:
@@ -95,7 +103,16 @@ def _enter(reports: Any, stop: Any) -> None:
     _shared.update(reports=reports, stop=stop)
 
 
-def _work(task: Task, out: Path) -> bool:
+def _attempt(task: Task, out: Path, on_epoch: OnEpoch) -> str:
+    """Train; what went wrong, or nothing. As text, since not every exception can be sent to another process."""
+    try:
+        train(*task, out, on_epoch)
+    except Exception as error:
+        return f"{task[0]} {task[1].name}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _work(task: Task, out: Path) -> str:
     every = max(1, task[1].epochs // _REPORTS)
 
     def on_epoch(epoch: int) -> bool:
@@ -103,7 +120,7 @@ def _work(task: Task, out: Path) -> bool:
             _shared["reports"].put((task, epoch))
         return not _shared["stop"].is_set()
 
-    return train(*task, out, on_epoch)
+    return _attempt(task, out, on_epoch)
 
 
 class _Bars:

@@ -1,0 +1,129 @@
+"""Every experiment for an epoch or two, from training to the report."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+
+from resolvent.experiments import regression, stiff
+from resolvent.experiments.catalogue import EXPERIMENTS, chosen
+from resolvent.experiments.claims import CLAIMS
+from resolvent.experiments.reproduce import train_all
+from resolvent.experiments.results import collect, read
+from resolvent.experiments.run import folder_of, is_finished, load, train
+from resolvent.experiments.sweep import sweep
+
+FIGURES = {
+    "regression": ("data", "training", "iterations", "fields", "spectra"),
+    "stiff": ("data", "trajectories", "slopes"),
+    "lotka-volterra": ("data", "fields", "extrapolation"),
+}
+
+
+@pytest.fixture(scope="module", params=list(EXPERIMENTS))
+def results(request, tmp_path_factory):
+    """Two short runs of an experiment, explicit and implicit."""
+    out = tmp_path_factory.mktemp(request.param)
+    configs = EXPERIMENTS[request.param].configs(True, [0.0, 0.5], 1)
+    kept = {config.theta: dataclasses.replace(config, epochs=2) for config in configs}
+    tasks = [(request.param, config) for config in kept.values()]
+    sweep(tasks, out, jobs=1)
+    return request.param, out, tasks
+
+
+def test_a_run_leaves_its_configuration_weights_curves_and_metrics(results):
+    experiment, out, tasks = results
+    for _, config in tasks:
+        folder = folder_of(experiment, config, out)
+        assert {path.name for path in folder.iterdir()} == {"config.json", "curves.json", "metrics.json", "weights.pt"}
+        run = load(folder)
+        assert run.config == config
+        assert set(run.versions) == {"resolvent", "torch", "lightning", "python"}
+        assert run.curves()["epoch"] == [1, 2]
+        assert all(len(values) == 2 for values in run.curves().values())
+
+
+def test_the_trained_network_is_the_one_that_was_measured(results):
+    experiment, out, tasks = results
+    torch.set_default_dtype(torch.float32)
+    run = load(folder_of(experiment, tasks[1][1], out))
+    again = run.network().measure(run.batches())
+    assert again.keys() == run.metrics.keys()
+    for name, value in again.items():
+        assert run.metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+
+
+def test_finished_runs_are_not_repeated(results, capsys, monkeypatch):
+    _, out, tasks = results
+    monkeypatch.setattr("resolvent.experiments.sweep.train", lambda *_: pytest.fail("trained again"))
+    sweep(tasks, out, jobs=1)
+    assert "2 of 2 runs are finished already" in capsys.readouterr().out
+
+
+def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(results):
+    pytest.importorskip("matplotlib").use("Agg")
+    from resolvent.experiments.report import write_report
+
+    experiment, out, _ = results
+    torch.set_default_dtype(torch.float32)
+    runs = collect(out)
+    page = write_report(out, runs).read_text()
+    assert page.count('<img alt="') == page.count("data:image/png;base64,") == len(FIGURES[experiment])
+    for name in FIGURES[experiment]:
+        for suffix in ("png", "pdf"):
+            assert (out / "figures" / f"{experiment}-{name}.{suffix}").stat().st_size > 1000
+    verdicts = re.findall(r'<tr class="(reproduced|not-reproduced|not-run)">', page)
+    assert len(verdicts) == len(CLAIMS[experiment])
+    assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
+    assert "http" not in page
+    assert len(json.loads((out / "results.json").read_text())["runs"]) == len(runs) == 2
+
+
+def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=5)
+    assert not train("regression", config, tmp_path, on_epoch=lambda epoch: epoch < 2)
+    assert not list(tmp_path.rglob("*.json"))
+    assert not is_finished("regression", config, tmp_path)
+
+
+def test_a_seed_decides_a_run(tmp_path):
+    config = regression.RegressionConfig(theta=0.5, alpha_div=0.5, seed=3, epochs=2)
+    metrics = []
+    for out in (tmp_path / "a", tmp_path / "b"):
+        train("regression", config, out)
+        metrics.append(load(folder_of("regression", config, out)).metrics)
+    assert metrics[0] == metrics[1]
+
+
+def test_other_settings_under_the_same_name_are_refused(tmp_path):
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    train("regression", config, tmp_path)
+    with pytest.raises(ValueError, match=r"'epochs': \(1, 2\)"):
+        is_finished("regression", dataclasses.replace(config, epochs=2), tmp_path)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"seeds": 0}, "seeds"), ({"jobs": -1}, "jobs")])
+def test_wrong_numbers_are_told(tmp_path, settings, message):
+    given = {"quick": True, "theta": None, "seeds": 1, "jobs": 1} | settings
+    with pytest.raises(ValueError, match=message):
+        train_all("stiff", out=tmp_path, **given)
+
+
+def test_an_unknown_experiment_is_told():
+    with pytest.raises(ValueError, match="'sine': take one of regression, stiff"):
+        chosen("sine")
+
+
+def test_a_folder_without_results_is_told(tmp_path):
+    with pytest.raises(ValueError, match="results.json"):
+        read(tmp_path)
+
+
+@pytest.mark.slow
+def test_runs_go_in_parallel_processes(tmp_path, capfd):
+    configs = [stiff.StiffConfig(theta=0.0, points=2, seed=seed, epochs=1) for seed in range(2)]
+    sweep([("stiff", config) for config in configs], tmp_path, jobs=2)
+    assert all(is_finished("stiff", config, tmp_path) for config in configs)
+    assert "0 to go" in capfd.readouterr().out
