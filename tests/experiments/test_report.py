@@ -117,7 +117,7 @@ def test_an_unknown_experiment_is_told():
 
 
 def test_a_folder_without_results_is_told(tmp_path):
-    with pytest.raises(ValueError, match="results.json"):
+    with pytest.raises(ValueError, match=r"results\.json"):
         read(tmp_path)
 
 

@@ -37,15 +37,15 @@ def test_another_batch_size_starts_anew():
 
 def test_layers_are_solved_one_by_one_where_all_at_once_fails(monkeypatch):
     network, x = Simultaneous(make_block(0.5)), torch.randn(4, 2)
-    solve, guesses = network._solve, []
+    newton, guesses = network._newton, []
 
-    def fail_once(x, guess):
+    def fail_once(x, times, guess):
         guesses.append(guess)
         if len(guesses) == 1:
             raise rs.ConvergenceError("on purpose", None)
-        return solve(x, guess)
+        return newton(x, times, guess)
 
-    monkeypatch.setattr(network, "_solve", fail_once)
+    monkeypatch.setattr(network, "_newton", fail_once)
     trajectory = network.trajectory(x)
     assert guesses[0] is None
     assert guesses[1] is not None
@@ -53,7 +53,18 @@ def test_layers_are_solved_one_by_one_where_all_at_once_fails(monkeypatch):
     torch.testing.assert_close(trajectory.states, network.block.trajectory(x).states, rtol=1e-8, atol=1e-8)
 
 
-def test_a_field_that_depends_on_time_is_refused():
-    field = rs.fields.Piecewise([rs.fields.MLP(2, 4, 0) for _ in range(2)], 1.0)
-    with pytest.raises(ValueError, match="autonomous"):
-        Simultaneous(rs.ThetaBlock(field, num_steps=2))
+@pytest.mark.parametrize("theta", [0.5, 1.0])
+def test_samples_have_times_of_their_own(theta):
+    field = rs.fields.Piecewise([rs.fields.MLP(1, 4, 0) for _ in range(4)], 2.0)
+    block, x = rs.ThetaBlock(field, theta=theta, num_steps=4, horizon=2.0), torch.randn(3, 1)
+    starts = torch.tensor([0.0, 0.3, 1.4])
+    together = Simultaneous(block).trajectory(x, starts)
+    # With theta = 1 the layer is that of the start of a step.
+    one_by_one = block.trajectory(x, starts if theta < 1 else (2 * starts).floor() / 2)
+    torch.testing.assert_close(together.states, one_by_one.states, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(together.times, block.trajectory(x, starts).times)
+
+
+def test_a_field_that_couples_samples_is_refused():
+    with pytest.raises(ValueError, match="rowwise"):
+        Simultaneous(rs.ThetaBlock(rs.Autonomous(torch.nn.BatchNorm1d(2))))

@@ -4,67 +4,84 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.blocks.weights import frozen_weights
 
 
 class Simultaneous:
     """Trajectories of a `ThetaBlock`, from one solve for all of its layers instead of one solve a layer.
 
-    With shared weights the stages z_n of the layers satisfy
+    The stages z_n of the layers, at the times t_n + theta h, satisfy
 
         z_n = x + h (F(z_0) + ... + F(z_{n-1}) + theta F(z_n)),      y_n = x + h (F(z_0) + ... + F(z_{n-1})):
 
-    one resolvent of num_steps times as many unknowns. Newton's method starts at the stages of the last call, which
-    in training are those of the last epoch, and takes a step or two; for fifty layers in the plane an epoch takes a
-    fifth of the time. If it fails, the layers are solved one by one, and it starts again from there.
+    one resolvent of num_steps times as many unknowns. Newton's method starts at the stages of the last call with the
+    same input, which in training are those of the last epoch, and takes a step or two; for fifty layers in the plane
+    an epoch takes a fifth of the time. If it fails, the layers are solved one by one, and it starts again from there.
+
+    For theta = 1 a field of pieces is read at the start of the layers: their end may be in the next piece.
 
     Arguments:
-        block: in the midpoint form, with a field that does not depend on time.
+        block: in the midpoint form, with a field that treats each sample alone.
     """
 
     def __init__(self, block: rs.ThetaBlock) -> None:
-        if block.form != "midpoint" or not getattr(block.field, "autonomous", False):
-            raise ValueError(f"layers are solved together for the midpoint form and autonomous fields, got {block}.")
+        if block.form != "midpoint" or not getattr(block.field, "rowwise", False):
+            raise ValueError(f"layers are solved together for the midpoint form and rowwise fields, got {block}.")
         self.block = block
-        self._stages: Tensor | None = None
+        self.theta = float(block.theta)
+        self._stages: dict[bytes, Tensor] = {}
 
-    def trajectory(self, x: Tensor) -> rs.Trajectory:
-        """The states at all grid points, for x (batch, *shape), as `ThetaBlock.trajectory` gives them."""
+    def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.Trajectory:
+        """The states at all grid points, for x (batch, *shape) and t0 as in `ThetaBlock.trajectory`."""
         block = self.block
-        if block.theta == 0:
-            return block.trajectory(x)
-        shape = (len(x), block.num_steps, *x.shape[1:])
-        known = self._stages is not None and self._stages.shape == shape
-        try:
-            solution = self._solve(x, self._stages if known else None)
-        except rs.ConvergenceError:
-            solution = self._solve(x, self._one_by_one(x))
-        self._stages = solution.value.detach()
-        increments = block.step_size * self._slopes(solution.value)
+        if self.theta == 0:
+            return block.trajectory(x, t0)
+        start = torch.as_tensor(t0, dtype=x.dtype)
+        h = float(block.step_size)
+        layers = torch.arange(block.num_steps + 1, dtype=x.dtype)
+        times = start.expand(len(x))[:, None] + h * (layers[:-1] + (self.theta if self.theta < 1 else 0.0))
+        with frozen_weights(block.field):
+            solution = self._solve(x, times)
+            increments = h * self._slopes(solution.value, times)
         states = torch.cat([x[:, None], x[:, None] + increments.cumsum(1)], dim=1).transpose(0, 1)
-        times = torch.linspace(0, float(block.horizon), block.num_steps + 1, dtype=x.dtype)
-        return rs.Trajectory(times, states, (solution,))
+        grid = h * layers if start.dim() == 0 else h * layers[:, None]
+        return rs.Trajectory(start + grid, states, (solution,))
 
-    def _solve(self, x: Tensor, guess: Tensor | None) -> rs.Solution:
+    def _solve(self, x: Tensor, times: Tensor) -> rs.Solution:
+        key = x.detach().numpy().tobytes()
+        try:
+            solution = self._newton(x, times, self._stages.get(key))
+        except rs.ConvergenceError:
+            solution = self._newton(x, times, self._one_by_one(x, times))
+        self._stages[key] = solution.value.detach()
+        return solution
+
+    def _newton(self, x: Tensor, times: Tensor, guess: Tensor | None) -> rs.Solution:
         steps = self.block.num_steps
-        mix = torch.ones(steps, steps, dtype=x.dtype).tril(-1) + self.block.theta * torch.eye(steps, dtype=x.dtype)
+        mix = torch.ones(steps, steps, dtype=x.dtype).tril(-1) + self.theta * torch.eye(steps, dtype=x.dtype)
 
-        def earlier_slopes(w: Tensor) -> Tensor:
-            return torch.einsum("ij,bj...->bi...", mix, self._slopes(w))
+        def earlier_slopes(w: Tensor, t: Tensor) -> Tensor:
+            return torch.einsum("ij,bj...->bi...", mix, self._slopes(w, t))
 
         return rs.resolve(
-            rs.Rowwise(earlier_slopes),
+            rs.Rowwise(earlier_slopes, times),
             x[:, None].expand(-1, steps, *x.shape[1:]),
-            self.block.step_size,
+            float(self.block.step_size),
             w0=guess,
             solver=rs.Newton(),
             adjoint=rs.ImplicitAdjoint(solver=rs.DenseLU()),
         )
 
-    def _slopes(self, w: Tensor) -> Tensor:
-        slopes: Tensor = self.block.field(0.0, w.flatten(0, 1))
+    def _slopes(self, w: Tensor, times: Tensor) -> Tensor:
+        slopes: Tensor = self.block.field(times.flatten(), w.flatten(0, 1))
         return slopes.reshape(w.shape)
 
     @torch.no_grad()
-    def _one_by_one(self, x: Tensor) -> Tensor:
-        states = self.block.trajectory(x).states
-        return torch.lerp(states[:-1], states[1:], float(self.block.theta)).transpose(0, 1)
+    def _one_by_one(self, x: Tensor, times: Tensor) -> Tensor:
+        """The stages, layer by layer."""
+        states, stages = x, []
+        for t in times.unbind(1):
+            tau = self.theta * float(self.block.step_size)
+            stages.append(rs.resolve(rs.Rowwise(lambda w, t: self.block.field(t, w), t), states, tau).value)
+            states = states + (stages[-1] - states) / self.theta
+        return torch.stack(stages, dim=1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent.experiments.network import Batches, Config, Metrics, Network
 from resolvent.experiments.regression import sign_flips
+from resolvent.experiments.simultaneous import Simultaneous
 
 THETAS = (0.0, 0.5, 1.0)
 POINTS = (2, 4, 10)
@@ -93,17 +94,13 @@ class Stiff(Network):
             return rs.fields.Bounded(mlp, LOW, HIGH)
 
         self.field = rs.fields.Piecewise([layer() for _ in range(LAYERS)], HORIZON)
-        # What ten contracting layers leave of a gradient may be too small a number for any residual to be smaller.
-        adjoint = rs.ImplicitAdjoint(on_failure="ignore")
-        self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON, adjoint=adjoint)
+        self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON)
+        self.layers = Simultaneous(self.block)
         self.penalty = rs.regularizers.TrajectoryPenalty(variation=config.variation)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         starts, states = batch
-        if self.config.theta == 1:
-            # A step of theta = 1 looks at its end, which is in the next cell; the layer meant is that of its start.
-            starts = (starts / STEP).floor() * STEP
-        trajectory = self.block.trajectory(states[0, :, None], starts)
+        trajectory = self.layers.trajectory(states[0, :, None], starts)
         compared = slice(LAYERS // self.config.points, None, LAYERS // self.config.points)
         loss = (trajectory.states[compared, :, 0] - states[compared]).square().mean()
         variation = self.penalty(self.field, trajectory).total
