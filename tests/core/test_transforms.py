@@ -62,6 +62,7 @@ FIRST: dict[str, Transform] = {
     "vmap of vmap": lambda f, W, b: func.vmap(func.vmap(f, (None, 0)), (0, None))(two(W), two(b)),
     "vmap of grad": lambda f, W, b: func.vmap(func.grad(f), (0, None))(two(W), b),
     "grad of vmap": lambda f, W, b: func.grad(lambda W: func.vmap(f, (0, None))(two(W), b).sum())(W),
+    "vmap of jacrev": lambda f, W, b: func.vmap(func.jacrev(lambda W, b: f(W, b[None])), (0, None))(two(W), b[0]),
     "jacfwd of vmap": lambda f, W, b: func.jacfwd(lambda W: func.vmap(f, (0, None))(two(W), b))(W),
 }
 SECOND: dict[str, Transform] = {

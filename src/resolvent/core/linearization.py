@@ -78,7 +78,16 @@ def factorize(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:
     """A^{-1} r, or A^{-T} r, for r (batch, *shape)."""
     column = flat(r)[:, :, None]
-    return torch.linalg.lu_solve(factors, pivots, column, adjoint=transposed).reshape(r.shape)
+    if not transforming():
+        return torch.linalg.lu_solve(factors, pivots, column, adjoint=transposed).reshape(r.shape)
+    # torch's lu_solve is wrong in a vmap over the columns inside of a vmap over the factors.
+    permutation, lower, upper = torch.lu_unpack(factors, pivots)
+    triangular = torch.linalg.solve_triangular
+    if transposed:
+        half = triangular(upper.mT, column, upper=False)
+        return (permutation @ triangular(lower.mT, half, upper=True, unitriangular=True)).reshape(r.shape)
+    half = triangular(lower, permutation.mT @ column, upper=False, unitriangular=True)
+    return triangular(upper, half, upper=True).reshape(r.shape)
 
 
 def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
