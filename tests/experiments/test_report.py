@@ -7,10 +7,9 @@ import re
 import pytest
 import torch
 
-from resolvent.experiments import regression, stiff
+from resolvent.experiments import regression, reproduce, stiff
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.claims import CLAIMS
-from resolvent.experiments.reproduce import train_all
 from resolvent.experiments.results import collect, read
 from resolvent.experiments.run import folder_of, is_finished, load, train
 from resolvent.experiments.sweep import sweep
@@ -108,7 +107,7 @@ def test_other_settings_under_the_same_name_are_refused(tmp_path):
 def test_wrong_numbers_are_told(tmp_path, settings, message):
     given = {"quick": True, "theta": None, "seeds": 1, "jobs": 1} | settings
     with pytest.raises(ValueError, match=message):
-        train_all("stiff", out=tmp_path, **given)
+        reproduce.train("stiff", out=tmp_path, **given)
 
 
 def test_an_unknown_experiment_is_told():

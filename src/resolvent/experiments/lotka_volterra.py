@@ -122,7 +122,7 @@ class LotkaVolterra(Network):
     @torch.no_grad()
     def continuous(self, z0: Tensor) -> Tensor:
         """The solution of z' = F(z) with the learned field to t = 200, at the times of `extrapolate`."""
-        return integrate(self.block.field, z0, FAR, round(FAR / HORIZON * LAYERS), step=0.02)
+        return integrate(self.block.field, z0, FAR, round(FAR / HORIZON * LAYERS), step=0.04)
 
     def _late_radius(self, z0: Tensor) -> list[float]:
         """Mean distance from the equilibrium after t = 100 in the learned field, over that of the true orbit."""

@@ -1,7 +1,6 @@
 """The paper's experiments, from one command to a report."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,39 +12,46 @@ from resolvent.experiments.sweep import Task, sweep
 _LONGEST_FIRST = ("lotka-volterra", "stiff", "regression")
 
 
-def train_all(
-    experiment: str, quick: bool, theta: Sequence[float] | None, seeds: int, jobs: int | None, out: Path
-) -> None:
-    """Train the networks that are still missing in a folder of results; `resolvent reproduce` makes the report."""
-    if seeds < 1:
-        raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
-    names = sorted(chosen(experiment), key=_LONGEST_FIRST.index)
-    tasks: list[Task] = [(name, config) for name in names for config in EXPERIMENTS[name].configs(quick, theta, seeds)]
-    sweep(tasks, out, jobs or os.cpu_count() or 1)
-
-
-def reproduce(
-    experiment: str = "all",
+def train(
+    experiment: str,
     quick: bool = False,
-    theta: list[float] | None = None,
+    theta: Sequence[float] | None = None,
     seeds: int = 1,
     jobs: int | None = None,
     out: Path = Path("results"),
 ) -> None:
-    """Reproduce the paper's experiments: train what is missing in a folder, draw the figures, write the report.
+    """Train the networks that are missing in a folder of results, without a report.
 
-    Args:
-        experiment: regression, stiff, lotka-volterra or all.
-        quick: a small version of the same, in a few minutes.
-        theta: of the layers; those of the paper by default.
+    Arguments:
+        experiment: a name of `EXPERIMENTS`, or "all".
+        quick: a small version of the same.
+        theta: of the layers; None takes those of the paper.
         seeds: how often everything is repeated, with the seeds 0, 1, ...
-        jobs: parallel processes; as many as there are cores by default.
-        out: folder for results.json, report.html, figures and runs. Runs that are finished there are not repeated.
+        jobs: parallel processes; None takes as many as there are cores.
+        out: the folder.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
+    if theta and not all(0 <= value <= 1 for value in theta):
+        raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
+    names = sorted(chosen(experiment), key=_LONGEST_FIRST.index)
+    tasks: list[Task] = [(name, config) for name in names for config in EXPERIMENTS[name].configs(quick, theta, seeds)]
+    sweep(tasks, out, (os.cpu_count() or 1) if jobs is None else jobs)
+
+
+def reproduce(
+    experiment: str,
+    quick: bool = False,
+    theta: Sequence[float] | None = None,
+    seeds: int = 1,
+    jobs: int | None = None,
+    out: Path = Path("results"),
+) -> None:
+    """Reproduce the paper's experiments: train what is missing, draw the figures, write results.json and report.html.
+
+    The arguments are those of `train`. The report is about all that the folder holds.
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
-    try:
-        train_all(experiment, quick, theta, seeds, jobs, out)
-    except KeyboardInterrupt:
-        sys.exit(f"interrupted: what was finished is in {out}; start the same command again to go on")
+    train(experiment, quick, theta, seeds, jobs, out)
     print(f"wrote {write_report(out, collect(out))}")

@@ -120,7 +120,7 @@ def _spectrum(run: Run, ax: Axes) -> None:
         return rs.analysis.jacobian_spectrum(block.field, trajectory.times, trajectory.states)
 
     test = augment(torch.linspace(-6, 6, 61))
-    plotting.spectrum({"test": along(test), "train": along(x)}, block.scheme, ax, xlim=(-3.5, 3.5), ylim=(-2, 2))
+    plotting.spectrum({"test": along(test), "train": along(x)}, block.scheme, ax, xlim=(-5, 3), ylim=(-2, 2))
 
 
 def _values(runs: Sequence[Run], name: str) -> list[float]:

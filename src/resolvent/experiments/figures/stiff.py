@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from resolvent.experiments.figures.grid import grid
 from resolvent.experiments.run import Run
-from resolvent.experiments.stiff import FINE_STEPS, HORIZON, LAYERS, RATE, STEP, Stiff, exact
+from resolvent.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, exact
 from resolvent.plotting import COLORS
 
 
@@ -34,7 +34,7 @@ def _data(run: Run) -> Figure:
 def _trajectories(runs: Sequence[Run]) -> Figure:
     counts = sorted({run.config.points for run in runs})  # type: ignore[attr-defined]
     figure, (top, bottom) = grid(2, len(counts), 2.2, sharey=True)
-    coarse, fine = torch.linspace(0, HORIZON, LAYERS + 1), torch.linspace(0, HORIZON, FINE_STEPS + 1)
+    coarse, fine = torch.linspace(0, HORIZON, LAYERS + 1), torch.linspace(0, HORIZON, 401)
     zero = torch.zeros(())
     for points, discrete, continuous in zip(counts, top, bottom, strict=True):
         dots = coarse[LAYERS // points :: LAYERS // points]
@@ -45,7 +45,8 @@ def _trajectories(runs: Sequence[Run]) -> Figure:
             network = cast(Stiff, run.network())
             color, label = COLORS[round(2 * run.config.theta)], rf"$\theta={run.config.theta:g}$"
             discrete.plot(coarse, network.discrete(), color=color, label=label, linewidth=0.9)
-            continuous.plot(fine, network.continuous(), color=color, label=label, linewidth=0.9)
+            path = network.continuous()
+            continuous.plot(torch.linspace(0, HORIZON, len(path)), path, color=color, label=label, linewidth=0.9)
         discrete.set(title=f"{points} points", ylim=(-0.7, 1.7))
         continuous.set(xlabel="$t$")
     top[0].set_ylabel("layers")

@@ -1,0 +1,39 @@
+"""The options of `resolvent reproduce`, read by the standard library: training needs nothing beyond torch and Lightning.
+
+`python -m resolvent.experiments` takes the same ones and trains without drawing, on machines that lack matplotlib.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from resolvent.experiments.catalogue import EXPERIMENTS
+from resolvent.experiments.reproduce import reproduce
+from resolvent.experiments.sweep import SweepError
+
+
+def main(
+    args: Sequence[str] | None = None,
+    carry_out: Callable[..., None] = reproduce,
+    prog: str = "resolvent reproduce",
+) -> None:
+    """Read the options and carry out what they ask for; what was wrong with them is told in a line."""
+    options = vars(_parser(prog, carry_out.__doc__ or "").parse_args(args))
+    try:
+        carry_out(**options)
+    except (ValueError, SweepError) as error:
+        sys.exit(f"resolvent: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted: what was finished is in {options['out']}; start the same command again to go on")
+
+
+def _parser(prog: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog, description=description.splitlines()[0])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
+    parser.add_argument("--quick", action="store_true", help="a small version of the same, in a few minutes")
+    parser.add_argument("--theta", type=float, nargs="+", help="of the layers; those of the paper by default")
+    parser.add_argument("--seeds", type=int, default=1, help="how often all is repeated, with seeds 0, 1, ...")
+    parser.add_argument("--jobs", type=int, help="parallel processes; as many as there are cores by default")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder; what is finished there is kept")
+    return parser
