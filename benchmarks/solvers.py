@@ -1,15 +1,15 @@
 """Runs every solver on every manufactured problem and writes the table of "choose a solver" in the documentation.
 
-    PYTHONPATH=tests python benchmarks/solvers.py [--write]
+PYTHONPATH=tests python benchmarks/solvers.py [--write]
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from manufactured import LINEAR_SOLVERS, PROBLEMS, Case
 
 import resolvent as rs
+from manufactured import LINEAR_SOLVERS, PROBLEMS, Case
 
 PAGE = Path(__file__).parent.parent / "docs" / "choose-a-solver.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
