@@ -84,8 +84,13 @@ def demo(out: Path = Path("build/demo"), steps: int = 300, seed: int = 0) -> Non
     demo(out, steps, seed)
 
 
+def reproduce() -> None:
+    """Reproduce the paper's experiments, from training to a report; see `resolvent reproduce --help`."""
+
+
 COMMANDS: dict[str, Any] = {
     "demo": demo,
+    "reproduce": reproduce,
     "stability": stability,
     "figures": {"_help": "Draw a figure of the paper.", "stability": stability_figure, "phase": phase_figure},
 }
@@ -94,6 +99,12 @@ COMMANDS: dict[str, Any] = {
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; what was wrong with it is told in a line, without a traceback."""
+    given = list(sys.argv[1:] if args is None else args)
+    if given[:1] == ["reproduce"]:
+        # It reads its options itself: flags without a value, lists, and no library that a bare machine lacks.
+        from resolvent.experiments.command import main as reproduce
+
+        return reproduce(given[1:])
     try:
         import matplotlib as mpl
         from jsonargparse import auto_cli
@@ -101,7 +112,7 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(f'the command line needs {error.name}: pip install "resolvent[experiments]"')
     mpl.use("Agg")  # figures are written to files, and there may be no screen
     try:
-        auto_cli(COMMANDS, args=None if args is None else list(args), as_positional=False, prog="resolvent")
+        auto_cli(COMMANDS, args=given, as_positional=False, prog="resolvent")
     except ValueError as error:
         sys.exit(f"resolvent: {error}")
 

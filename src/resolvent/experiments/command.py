@@ -1,4 +1,4 @@
-"""The options of `resolvent reproduce`, read by the standard library: training needs nothing beyond torch and Lightning.
+"""The options of `resolvent reproduce`, read by the standard library: training needs but torch, Lightning and tqdm.
 
 `python -m resolvent.experiments` takes the same ones and trains without drawing, on machines that lack matplotlib.
 """
