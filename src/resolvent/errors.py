@@ -17,6 +17,10 @@ class ConvergenceError(ResolventError):
         super().__init__(message)
         self.solution = solution
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error that a worker process cannot hand over kills the pool. The solution may hold functions: it stays.
+        return type(self), (str(self), None)
+
 
 class ConvergenceWarning(UserWarning):
     """The warning that `on_failure="warn"` gives in place of a `ConvergenceError`."""

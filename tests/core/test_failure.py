@@ -1,5 +1,6 @@
 """Every status is produced on purpose, and every failure is loud."""
 
+import pickle
 import warnings
 
 import pytest
@@ -74,6 +75,23 @@ def test_raise_names_count_residual_causes_and_remedies() -> None:
     for part in ("1 of 2 samples", "1 diverged", "worst residual", "Picard", "What to try", "Newton", "on_failure"):
         assert part in message
     assert caught.value.solution.status.tolist() == [rs.Status.CONVERGED, rs.Status.DIVERGED]
+
+
+def test_the_error_can_be_handed_from_one_process_to_another() -> None:
+    with pytest.raises(rs.ConvergenceError) as caught:
+        rs.resolve(lambda w: 3 * w, B, 1.0, solver=rs.Picard())
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value)
+    assert isinstance(copy, rs.ConvergenceError)
+
+
+def test_a_cotangent_that_is_nearly_nothing_is_no_failure() -> None:
+    """A thousandth of the smallest number is zero, and no residual is below that."""
+    for linear in (rs.DenseLU(), rs.GMRES(), rs.Neumann(), rs.BiCGStab()):
+        b = B.float().requires_grad_()
+        value = rs.resolve(lambda w: 0.5 * torch.sin(w), b, 1.0, adjoint=rs.ImplicitAdjoint(linear)).value
+        (gradient,) = torch.autograd.grad(value, b, torch.full_like(b, 1e-45))
+        assert (gradient.abs() < 1e-43).all()
 
 
 def test_warn_and_ignore() -> None:

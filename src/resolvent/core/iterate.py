@@ -45,7 +45,8 @@ class Judge:
     def __init__(self, problem: Problem, stopping: Stopping, rtol: Tensor | None = None) -> None:
         self.rtol = stopping.relative(problem.precision) if rtol is None else rtol
         self.exacting = rtol is not None
-        self.atol = 0.0 if problem.linear else stopping.absolute(problem.precision)
+        # A cotangent may be so small that a fraction of it is zero.
+        self.atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.patience = stopping.patience
         self.divergence = stopping.divergence
 
