@@ -6,6 +6,7 @@ from pathlib import Path
 
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.results import collect
+from resolvent.experiments.summary import write_summary
 from resolvent.experiments.sweep import Task, sweep
 
 # By what a run takes, which is the order in which they are best begun.
@@ -47,11 +48,13 @@ def reproduce(
     jobs: int | None = None,
     out: Path = Path("results"),
 ) -> None:
-    """Reproduce the paper's experiments: train what is missing, draw the figures, write results.json and report.html.
+    """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
 
     The arguments are those of `train`. The report is about all that the folder holds.
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
     train(experiment, quick, theta, seeds, jobs, out)
-    print(f"wrote {write_report(out, collect(out))}")
+    runs = collect(out)
+    print(f"wrote {write_summary(out, runs)}")
+    print(f"wrote {write_report(out, runs)}")

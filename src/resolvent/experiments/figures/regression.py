@@ -1,6 +1,7 @@
 """Figures 6a, 7 and 8 of the paper: the data, the training, and the learned fields with their spectra."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -80,16 +81,16 @@ def _lines(ax: Axes, runs: Sequence[Run], metric: str, across: str, each: str, l
     ax.set(xlabel=f"${label}$")
 
 
-def _panels(runs: Sequence[Run], draw: object, height: float) -> Figure:
+def _panels(runs: Sequence[Run], draw: Callable[[Run, Axes], None], height: float) -> Figure:
     thetas, alphas = _shown(runs, "theta"), _shown(runs, "alpha_div")
     figure, rows = grid(len(alphas), len(thetas), height)
-    found = {(run.config.theta, run.config.alpha_div): run for run in runs}  # type: ignore[attr-defined]
+    found = {tuple(getattr(run.config, name) for name in ("theta", "alpha_div")): run for run in runs}
     for alpha, row in zip(alphas, rows, strict=True):
         for theta, ax in zip(thetas, row, strict=True):
             if (theta, alpha) not in found:
                 ax.set_axis_off()
                 continue
-            draw(found[theta, alpha], ax)  # type: ignore[operator]
+            draw(found[theta, alpha], ax)
             ax.set_title(rf"$\theta={theta:g}$, $\alpha_{{div}}={alpha:g}$")
     return figure
 
@@ -133,6 +134,7 @@ def _shown(runs: Sequence[Run], name: str) -> list[float]:
     return sorted({values[0], values[len(values) // 2], values[-1]})
 
 
-def _look(runs: Sequence[Run], run: Run) -> tuple[str, object]:
-    color = COLORS[_values(runs, "alpha_div").index(run.config.alpha_div)]  # type: ignore[attr-defined]
-    return color, _DASHES[_values(runs, "theta").index(run.config.theta)]
+def _look(runs: Sequence[Run], run: Run) -> tuple[str, Any]:
+    """A colour for each alpha_div, dashes for each theta."""
+    color, dashes = (_values(runs, name).index(getattr(run.config, name)) for name in ("alpha_div", "theta"))
+    return COLORS[color], _DASHES[dashes]

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from resolvent.experiments.figures.grid import grid
 from resolvent.experiments.run import Run
-from resolvent.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, exact
+from resolvent.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, StiffConfig, exact
 from resolvent.plotting import COLORS
 
 
@@ -32,16 +32,16 @@ def _data(run: Run) -> Figure:
 
 
 def _trajectories(runs: Sequence[Run]) -> Figure:
-    counts = sorted({run.config.points for run in runs})  # type: ignore[attr-defined]
-    figure, (top, bottom) = grid(2, len(counts), 2.2, sharey=True)
+    by_points = _by_points(runs)
+    figure, (top, bottom) = grid(2, len(by_points), 2.2, sharey=True)
     coarse, fine = torch.linspace(0, HORIZON, LAYERS + 1), torch.linspace(0, HORIZON, 401)
     zero = torch.zeros(())
-    for points, discrete, continuous in zip(counts, top, bottom, strict=True):
+    for (points, chosen), discrete, continuous in zip(by_points.items(), top, bottom, strict=True):
         dots = coarse[LAYERS // points :: LAYERS // points]
         for ax in (discrete, continuous):
             ax.plot(fine, exact(fine, zero, zero), color="0.6", linewidth=2, label="exact")
             ax.plot(dots, exact(dots, zero, zero), "o", color="0.4", markersize=3)
-        for run in (run for run in runs if run.config.points == points):  # type: ignore[attr-defined]
+        for run in chosen:
             network = cast(Stiff, run.network())
             color, label = COLORS[round(2 * run.config.theta)], rf"$\theta={run.config.theta:g}$"
             discrete.plot(coarse, network.discrete(), color=color, label=label, linewidth=0.9)
@@ -57,13 +57,21 @@ def _trajectories(runs: Sequence[Run]) -> Figure:
 
 def _slopes(runs: Sequence[Run]) -> Figure:
     """The mean slope of each layer's field, which the theory predicts."""
-    counts = sorted({run.config.points for run in runs})  # type: ignore[attr-defined]
-    figure, (row,) = grid(1, len(counts), 2.0, sharey=True)
-    for points, ax in zip(counts, row, strict=True):
-        for run in (run for run in runs if run.config.points == points):  # type: ignore[attr-defined]
+    by_points = _by_points(runs)
+    figure, (row,) = grid(1, len(by_points), 2.0, sharey=True)
+    for (points, chosen), ax in zip(by_points.items(), row, strict=True):
+        for run in chosen:
             label = rf"$\theta={run.config.theta:g}$"
             ax.plot(range(LAYERS), run.metrics["slopes"], ".-", color=COLORS[round(2 * run.config.theta)], label=label)
         ax.set(title=f"{points} points", xlabel="layer", ylim=(-25.5, -14.5))
     row[0].set_ylabel("mean slope")
     row[0].legend(fontsize=6)
     return figure
+
+
+def _by_points(runs: Sequence[Run]) -> dict[int, list[Run]]:
+    """The runs for each number of training points."""
+    grouped: dict[int, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (cast(StiffConfig, run.config).points, run.config.theta)):
+        grouped.setdefault(cast(StiffConfig, run.config).points, []).append(run)
+    return grouped
