@@ -7,6 +7,7 @@ import pytest
 from resolvent.experiments.claims import CLAIMS, Claim, judge
 from resolvent.experiments.regression import RegressionConfig
 from resolvent.experiments.run import Run
+from resolvent.experiments.tables import spread
 
 
 def make_run(mse, seed=0, theta=0.5, alpha_div=0.0):
@@ -50,6 +51,11 @@ def test_ratios_compare_runs_that_differ_in_one_setting():
 def test_criteria_are_told_in_words(low, high, text):
     limits = {name: value for name, value in (("low", low), ("high", high)) if value is not None}
     assert Claim("", "", lambda runs: 0.0, **limits).criterion == text
+
+
+@pytest.mark.parametrize(("values", "text"), [((1.0,), "1"), ((1.0, 3.0), "2 ± 1"), ((1.0, float("inf")), "1, inf")])
+def test_mean_and_spread_are_told_where_there_are_any(values, text):
+    assert spread(values) == text
 
 
 def test_all_claims_say_what_is_measured_and_have_a_limit():

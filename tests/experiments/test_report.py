@@ -12,6 +12,7 @@ from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.claims import CLAIMS
 from resolvent.experiments.results import collect, read
 from resolvent.experiments.run import folder_of, is_finished, load, train
+from resolvent.experiments.summary import write_summary
 from resolvent.experiments.sweep import SweepError, sweep
 
 FIGURES = {
@@ -87,6 +88,13 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
     assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
     assert len(json.loads((out / "results.json").read_text())["runs"]) == len(runs) == 2
+
+
+def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
+    experiment, out, tasks = results
+    lines = write_summary(out, collect(out)).read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "---" not in line]
+    assert len(rows) == 1 + len(CLAIMS[experiment]) + 1 + len(tasks)
 
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):

@@ -1,5 +1,6 @@
 """The tables of the report: what was measured, as mean and spread over the seeds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -13,6 +14,8 @@ Column = Callable[[Run], float]
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation over seeds."""
+    if not all(map(math.isfinite, values)):
+        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, which has no mean
     mean = f"{fmean(values):.3g}"
     return mean if len(values) < 2 else f"{mean} ± {stdev(values):.1g}"
 
