@@ -11,6 +11,8 @@ settings.register_profile(
 )
 settings.load_profile("resolvent")
 torch.set_num_threads(1)
+# Layers in lists of parameters are made when their file is read.
+torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

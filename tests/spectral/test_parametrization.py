@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from resolvent.spectral import layer_operator, operator_norm, spectral_norm
+from resolvent.spectral import layer_operator, norm_bound, operator_norm, spectral_norm
 
 CASES = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),
@@ -295,11 +295,9 @@ def test_a_weight_that_is_computed_is_refused():
         spectral_norm(layer)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"), [(nn.Conv1d(1, 1, 3, padding=1), (1, 2001)), (nn.Conv2d(4, 4, 3), (4, 9, 9))]
-)
-def test_single_precision_is_measured_as_far_as_it_goes(layer, shape):
+@pytest.mark.parametrize("crowded", [True, False])
+def test_single_precision_is_measured_as_far_as_it_goes(crowded):
     """Crowded singular values, without a warning."""
+    layer, shape = (nn.Conv1d(1, 1, 3, padding=1), (1, 801)) if crowded else (nn.Conv2d(4, 4, 3), (4, 9, 9))
     layer = spectral_norm(layer.float(), shape, always=True)
-    norm, _ = operator_norm(partial(layer_operator(layer, shape), layer.weight.detach().double()), (1, *shape))
-    assert norm == pytest.approx(1.0, abs=1e-5)
+    assert norm_bound(layer, shape).value == pytest.approx(1.0, abs=1e-5)
