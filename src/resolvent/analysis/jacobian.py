@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import flat
+from resolvent.core.linearization import from_rows, gradient
 from resolvent.fields import Time
 
 
@@ -26,7 +26,7 @@ class Jacobian:
         with torch.enable_grad():
             self._y = function(self._x)
             self._u = torch.zeros_like(self._y, requires_grad=True)
-            self._pulled = _gradient(self._y, self._x, self._u, create_graph=True)
+            self._pulled = gradient(self._y, self._x, self._u, create_graph=True)
 
     @property
     def point(self) -> Tensor:
@@ -40,19 +40,16 @@ class Jacobian:
 
     def product(self, v: Tensor) -> Tensor:
         """J v: (batch, *shape) to (batch, *image)."""
-        return _gradient(self._pulled, self._u, v)
+        return gradient(self._pulled, self._u, v)
 
     def transposed_product(self, u: Tensor) -> Tensor:
         """J^T u: (batch, *image) to (batch, *shape)."""
-        return _gradient(self._y, self._x, u)
+        return gradient(self._y, self._x, u)
 
     @cached_property
     def matrix(self) -> Tensor:
         """J as (batch, image entries, entries), a row by a product with J^T."""
-        batch, image = self._y.shape[0], self._y.shape[1:]
-        unit = torch.eye(image.numel(), dtype=self._y.dtype, device=self._y.device)
-        rows = [flat(self.transposed_product(e.reshape(image).expand(batch, *image))) for e in unit]
-        return torch.stack(rows, dim=1)
+        return from_rows(self.transposed_product, self._y)
 
 
 def field_jacobian(field: Callable[[Time, Tensor], Tensor], t: Time, y: Tensor) -> Jacobian:
@@ -62,13 +59,3 @@ def field_jacobian(field: Callable[[Time, Tensor], Tensor], t: Time, y: Tensor) 
         shapes = f"it took {tuple(y.shape)} and gave {tuple(jacobian.value.shape)}"
         raise ValueError(f"a field must map states to the same shape: {shapes}.")
     return jacobian
-
-
-def _gradient(output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False) -> Tensor:
-    """The transposed derivative of `output` by `at`, times `cotangent`; zero where they are unrelated."""
-    if not output.requires_grad:
-        return torch.zeros_like(at)
-    (gradient,) = torch.autograd.grad(
-        output, at, cotangent, retain_graph=True, create_graph=create_graph, materialize_grads=True
-    )
-    return gradient

@@ -40,7 +40,7 @@ class Linearization:
         self.work.vjps += 1
         if transforming():
             return u - self._pullback(self.problem.tau * u)[0]
-        return u - _gradient(self.image, self.point, self.problem.tau * u)
+        return u - gradient(self.image, self.point, self.problem.tau * u)
 
     def product(self, v: Tensor) -> Tensor:
         """A v."""
@@ -50,16 +50,16 @@ class Linearization:
         if self._vjp_graph is None:
             with torch.enable_grad():
                 u = torch.zeros_like(self.image, requires_grad=True)
-                self._vjp_graph = u, _gradient(self.image, self.point, u, create_graph=True)
+                self._vjp_graph = u, gradient(self.image, self.point, u, create_graph=True)
         u, pulled = self._vjp_graph
         if not pulled.requires_grad:
             return v
-        return v - self.problem.tau * _gradient(pulled, u, v)
+        return v - self.problem.tau * gradient(pulled, u, v)
 
     def matrix(self) -> Tensor:
         """A as (batch, n, n)."""
         if self._matrix is None:
-            self._matrix = _from_rows(self.transposed_product, self.point)
+            self._matrix = from_rows(self.transposed_product, self.point)
         return self._matrix
 
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,12 +109,12 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     identity = torch.eye(size, dtype=w.dtype, device=w.device)
     selected = identity[:, None, :].expand(size, batch, size).reshape(stacked.shape)
     problem.work.vjps += 1
-    rows = _gradient(image, stacked, selected).reshape(size, batch, size).transpose(0, 1)
+    rows = gradient(image, stacked, selected).reshape(size, batch, size).transpose(0, 1)
     tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
     return image[:batch].detach(), identity - tau * rows
 
 
-def _from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+def from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """The matrix of a linear map from its transpose: row i is A^T e_i."""
     batch, shape = like.shape[0], like.shape[1:]
     unit = torch.eye(shape.numel(), dtype=like.dtype, device=like.device)
@@ -122,11 +122,11 @@ def _from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> 
     return torch.stack(rows, dim=1)
 
 
-def _gradient(output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False) -> Tensor:
+def gradient(output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False) -> Tensor:
     """The transposed Jacobian of `output` with respect to `at`, times `cotangent`; zero where they are unrelated."""
     if not output.requires_grad:
         return torch.zeros_like(at)
-    (gradient,) = torch.autograd.grad(
+    (product,) = torch.autograd.grad(
         output, at, cotangent, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
-    return gradient
+    return product

@@ -26,6 +26,11 @@ def forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def outside_inference(x: Any) -> Any:
+    """A copy of a tensor that was made in inference mode, which autograd refuses to save; anything else as it is."""
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+
+
 class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:

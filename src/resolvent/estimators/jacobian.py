@@ -1,12 +1,12 @@
 """The Jacobian of a field at given states, by its products with vectors."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.core.problem import flat
+from resolvent.core.transforms import outside_inference
 
 Field = Callable[..., Tensor]
 Time = float | Tensor | None
@@ -31,7 +31,7 @@ class Jacobian:
             raise ValueError(f"y must be a tensor (batch, *shape) of a floating-point type, got {got}.")
         # Inference mode, as in many validation loops, forbids even the graph of one evaluation: step out of it.
         with torch.inference_mode(False), torch.enable_grad():
-            y, t = _outside_inference(y), _outside_inference(t)
+            y, t = outside_inference(y), outside_inference(t)
             self.point = y.detach().requires_grad_() if detach or not y.requires_grad else y
             self.image = field(self.point) if t is None else field(t, self.point)
         if not isinstance(self.image, Tensor) or self.image.shape != y.shape:
@@ -59,7 +59,3 @@ class Jacobian:
         unit = torch.eye(self.size, dtype=self.point.dtype, device=self.point.device)
         rows = [flat(self.transposed_product(e.reshape(self.point.shape[1:]).expand_as(self.point))) for e in unit]
         return torch.stack(rows, dim=1)
-
-
-def _outside_inference(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from resolvent.core.problem import Problem, Rowwise, full_precision
 from resolvent.core.solution import Solution
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import ClosedOver
+from resolvent.core.transforms import ClosedOver, outside_inference
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, as_linear
 
@@ -67,7 +67,7 @@ def resolve(
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
             options = (solver, stopping, adjoint, on_failure, reuse)
-            return resolve(_outside_inference(F), *(_copy(x) for x in (b, tau, w0)), *options)
+            return resolve(_function_outside_inference(F), *(outside_inference(x) for x in (b, tau, w0)), *options)
     problem = _pose(F, b, tau)
     start = problem.b.detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     solver = _expect(solver, Solver, Auto(), "solver", "rs.Newton()")
@@ -90,13 +90,13 @@ def resolve(
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
-def _outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _function_outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """F with copies in place of what it closes over from inference mode, which autograd refuses to save.
 
     The copies are looked for only once F has failed for want of them.
     """
     if isinstance(F, Rowwise):
-        F = Rowwise(F.function, *(_copy(c) for c in F.conditions), linear_part=F.linear_part)
+        F = Rowwise(F.function, *(outside_inference(c) for c in F.conditions), linear_part=F.linear_part)
     bound: list[Callable[[Tensor], Tensor]] = []
 
     def attempt(w: Tensor) -> Tensor:
@@ -108,15 +108,11 @@ def _outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
             if "Inference tensors cannot be saved for backward" not in str(error):
                 raise
         closed = ClosedOver(F, w.detach())
-        bound.append(closed.bind([_copy(tensor) for tensor in closed.tensors]))
+        bound.append(closed.bind([outside_inference(tensor) for tensor in closed.tensors]))
         return bound[0](w)
 
-    attempt.linear_part = _copy(getattr(F, "linear_part", None))  # type: ignore[attr-defined]
+    attempt.linear_part = outside_inference(getattr(F, "linear_part", None))  # type: ignore[attr-defined]
     return F if isinstance(F, Rowwise) else attempt
-
-
-def _copy(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 
 def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Problem:
