@@ -1,6 +1,6 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, estimators, fields, regularizers, schemes, spectral
+from resolvent import analysis, estimators, fields, models, regularizers, schemes, spectral
 from resolvent.blocks import (
     Block,
     Checkpoint,
@@ -81,6 +81,7 @@ __all__ = [
     "fields",
     "gradient_error",
     "make_implicit",
+    "models",
     "regularizers",
     "resolve",
     "schemes",

@@ -1,0 +1,214 @@
+"""A small residual network for images whose residual layers are theta layers."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from resolvent.blocks import ThetaBlock, Trajectory
+from resolvent.core.stopping import Stopping
+from resolvent.fields import Piecewise, initialise
+from resolvent.models.layer_field import LayerField
+from resolvent.spectral import spectral_norm
+
+Size = tuple[int, int]
+
+ARCHITECTURES = {"paper": (1, 2, 4, 8), "authors": (1, 2, 4)}
+"""The channels of each stage, in multiples of those of the first."""
+
+
+class Passage(NamedTuple):
+    """A pass through a network with all that penalties and analyses read.
+
+    Attributes:
+        logits: (batch, num_classes).
+        trajectories: of the stages, in their order.
+    """
+
+    logits: Tensor
+    trajectories: tuple[Trajectory, ...]
+
+
+class ImplicitResNet(nn.Sequential):
+    """Stages of theta layers between convolutions, average pooling and a linear map to the classes.
+
+    It is an nn.Sequential, so that `rs.analysis.lipschitz_bound` and `certified_radius` can follow it; make one with
+    `implicit_resnet18`.
+
+    Arguments:
+        modules: by name.
+        input_shape: of one image, (channels, height, width).
+    """
+
+    def __init__(self, modules: OrderedDict[str, nn.Module], input_shape: tuple[int, int, int]) -> None:
+        super().__init__(modules)
+        self.input_shape = input_shape
+        # A forward pass of its own would hide from the certificates that this is nothing but a sequence.
+        self.register_forward_pre_hook(_check_images)
+
+    @property
+    def stages(self) -> tuple[ThetaBlock, ...]:
+        """The blocks of theta layers; the field of each is `Piecewise`, with one piece a layer."""
+        return tuple(module for module in self if isinstance(module, ThetaBlock))
+
+    def passage(self, images: Tensor) -> Passage:
+        """The logits together with the trajectories of the stages, e.g. for `rs.regularizers.TrajectoryPenalty`:
+
+        logits, trajectories = model.passage(images)
+        penalty = sum(penalise(stage.field, t).total for stage, t in zip(model.stages, trajectories))
+        """
+        _check_images(self, (images,))
+        state, trajectories = images, []
+        for module in self:
+            if isinstance(module, ThetaBlock):
+                trajectories.append(module.trajectory(state))
+                state = trajectories[-1].states[-1]
+            else:
+                state = module(state)
+        return Passage(state, tuple(trajectories))
+
+
+def implicit_resnet18(
+    theta: float = 1.0,
+    channels: int = 8,
+    num_classes: int = 10,
+    input_shape: Sequence[int] = (1, 28, 28),
+    *,
+    architecture: str = "paper",
+    normalization: str = "free",
+    low: float = -3.0,
+    high: float = 1.0,
+    learn_shift: bool = False,
+    scale: float | None = None,
+    learn_scale: bool = True,
+    per_channel: bool = False,
+    always: bool = False,
+    power_iterations: int = 1,
+    transition_bound: float | None = None,
+    layers: int = 2,
+    steps: int = 1,
+    step_size: float = 1.0,
+    init: str = "xavier",
+    stopping: Stopping | None = None,
+    **block: Any,
+) -> ImplicitResNet:
+    """A pre-activation residual network of theta layers, y = x + h F((1 - theta) x + theta y).
+
+        images -> conv 7x7, stride 2 -> stage -> conv 3x3, stride 2 -> stage -> ... -> average -> linear -> logits
+
+    A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)). The
+    number of parameters depends neither on theta nor on the normalisation, but for the affine maps of batch norms,
+    four numbers a channel in each layer.
+
+    Arguments:
+        theta: of all layers; 0 is the explicit residual network.
+        channels: of the first stage.
+        num_classes: how many.
+        input_shape: of one image, (channels, height, width); the network takes no other.
+        architecture: "paper": four stages, with channels times 1, 2, 4, 8. "authors": a 3x3 max-pooling with stride 2
+            after the first convolution, and three stages, with channels times 1, 2, 4, as in the authors' programs.
+        normalization: "bounded": F = c y + r S*G, the paper's F^{low,high}, with the norm of each convolution (of the
+            operator, not of the reshaped weight) kept within 1. "free": F = S*G without norms and shift; with
+            theta = 0 the usual residual network. "batch": F = S*G with batch normalisation before each activation,
+            for theta = 0 alone.
+        low, high: limits of the spectrum of a bounded field; c = (low + high)/2, r = (high - low)/2.
+        learn_shift: whether c is learned, see `rs.fields.Bounded`.
+        scale: S at the start, 0.1 by default, or its value, 1 by default, if it is not learned.
+        learn_scale: whether S, the sigmoid of parameters, is learned.
+        per_channel: S has an entry for each channel instead of one for each pixel and channel.
+        always: divide convolutions of bounded fields by their norms also where these are below 1.
+        power_iterations: see `rs.spectral.spectral_norm`.
+        transition_bound: if given, the norms of the convolutions between the stages and of the linear map are kept
+            within it, too.
+        layers: of each stage.
+        steps: of each layer, which share its weights.
+        step_size: h, of each step.
+        init: see `rs.fields.initialise`.
+        stopping: of the solves; None takes a relative tolerance of 1e-3, which is enough for training in float32.
+        block: solver, adjoint, memory, on_failure, guess, reuse, form and learn_theta, as for `ThetaBlock`.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, 2021, example 4; He et al., Identity
+    mappings in deep residual networks, 2016.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture must be one of {tuple(ARCHITECTURES)}, got {architecture!r}.")
+    if normalization == "batch" and (theta != 0 or block.get("learn_theta")):
+        raise ValueError(
+            f"batch normalisation inside of F needs theta = 0, got theta={theta}: it couples the samples of a batch, "
+            'and changes between two evaluations of a solve. Take normalization="bounded" or "free".'
+        )
+    for name, value in {"channels": channels, "num_classes": num_classes, "layers": layers, "steps": steps}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+    shape = _image_shape(input_shape)
+    field = LayerField(
+        normalization, low, high, learn_shift, scale, learn_scale, per_channel, always, power_iterations, init
+    )
+    stopping = Stopping(rtol=1e-3) if stopping is None else stopping
+    horizon = layers * steps * step_size
+
+    def stage(width: int, size: Size) -> ThetaBlock:
+        fields = Piecewise([field(width, size) for _ in range(layers)], horizon)
+        return ThetaBlock(fields, theta, layers * steps, horizon, stopping=stopping, **block)
+
+    widths = [channels * factor for factor in ARCHITECTURES[architecture]]
+    modules, transitions = _assemble(shape, widths, num_classes, architecture == "authors", stage)
+    initialise([module for module, _ in transitions], init)
+    if transition_bound is not None:
+        for module, taken in transitions:
+            spectral_norm(module, taken, transition_bound, power_iterations)
+    return ImplicitResNet(modules, shape)
+
+
+def _assemble(
+    shape: tuple[int, int, int],
+    widths: Sequence[int],
+    num_classes: int,
+    pool: bool,
+    stage: Callable[[int, Size], ThetaBlock],
+) -> tuple[OrderedDict[str, nn.Module], list[tuple[nn.Module, tuple[int, ...]]]]:
+    """The modules by name, and those between the stages with the shape of what they take."""
+    modules: OrderedDict[str, nn.Module] = OrderedDict()
+    modules["stem"] = nn.Conv2d(shape[0], widths[0], 7, stride=2, padding=3)
+    transitions: list[tuple[nn.Module, tuple[int, ...]]] = [(modules["stem"], shape)]
+    size = _halved(shape[1:])
+    if pool:
+        modules["pool"] = nn.MaxPool2d(3, stride=2, padding=1)
+        size = _halved(size)
+    modules["stage1"] = stage(widths[0], size)
+    for n, (narrow, wide) in enumerate(pairwise(widths), start=2):
+        modules[f"down{n}"] = nn.Conv2d(narrow, wide, 3, stride=2, padding=1)
+        transitions.append((modules[f"down{n}"], (narrow, *size)))
+        size = _halved(size)
+        modules[f"stage{n}"] = stage(wide, size)
+    modules["average"], modules["flatten"] = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    modules["head"] = nn.Linear(widths[-1], num_classes)
+    transitions.append((modules["head"], (widths[-1],)))
+    return modules, transitions
+
+
+def _halved(size: Sequence[int]) -> Size:
+    """What a convolution with stride 2 that pads by half of its kernel makes of a size."""
+    height, width = (math.ceil(n / 2) for n in size)
+    return height, width
+
+
+def _image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    if len(shape) != 3 or not all(isinstance(n, int) and n >= 1 for n in shape):
+        raise ValueError(f"input_shape must be (channels, height, width), got {shape!r}.")
+    channels, height, width = shape
+    return channels, height, width
+
+
+def _check_images(network: nn.Module, arguments: tuple[Any, ...]) -> None:
+    (images,) = arguments
+    expected = network.input_shape
+    if not isinstance(images, Tensor) or not images.is_floating_point() or images.shape[1:] != expected:
+        got = f"{images.dtype} of shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(
+            f"the network takes images (batch, {', '.join(map(str, expected))}) of a floating-point type, got {got}: "  # type: ignore[arg-type]
+            "convert them, or make the network with input_shape=..."
+        )
