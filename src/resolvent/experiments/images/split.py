@@ -1,0 +1,78 @@
+"""Images with labels, and their parts: to train on, to choose by, to judge by."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Images(NamedTuple):
+    """Labelled images.
+
+    Attributes:
+        images: (n, channels, height, width), float32 in [0, 1].
+        labels: (n,), int64, 0, 1, ...
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def take(self, indices: Tensor | slice) -> "Images":
+        """Some of them, in the order of the indices."""
+        return Images(self.images[indices], self.labels[indices])
+
+    def to(self, device: torch.device | str) -> "Images":
+        return Images(self.images.to(device), self.labels.to(device))
+
+
+class Split(NamedTuple):
+    """The parts of a data set.
+
+    Attributes:
+        train: to train on.
+        validation: to choose a recipe by.
+        test: to judge the chosen one by, once.
+    """
+
+    train: Images
+    validation: Images
+    test: Images
+
+    @property
+    def num_classes(self) -> int:
+        return 1 + max(int(part.labels.max()) for part in self)
+
+    def part(self, name: str) -> Images:
+        """A part by its name."""
+        if name not in self._fields:
+            raise ValueError(f"the parts of a data set are {', '.join(self._fields)}, got {name!r}.")
+        found: Images = getattr(self, name)
+        return found
+
+
+def stratified(data: Images, train: int) -> Split:
+    """The same split every time: `train` images with equally many of each class, and the rest.
+
+    A quarter of the rest, but not more than there are to train on, is for validation.
+
+    Arguments:
+        data: in any order; classes may differ in size.
+        train: how many to train on, a multiple of the number of classes.
+    """
+    classes = data.labels.unique().tolist()
+    each, odd = divmod(train, len(classes))
+    smallest = min(int((data.labels == c).sum()) for c in classes)
+    if odd or each < 1 or smallest < each + 2:
+        raise ValueError(
+            f"cannot train on {train} images with equally many of each of {len(classes)} classes, of which the "
+            f"smallest has {smallest}, and hold some out: take a smaller multiple of {len(classes)}."
+        )
+    order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(0))
+    parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+    for c in classes:
+        members = order[data.labels[order] == c]
+        chosen = min(each, max(1, (len(members) - each) // 4))
+        for part, indices in zip(parts, members.split([each, chosen, len(members) - each - chosen]), strict=True):
+            part.append(indices)
+    # Sorted again: classes in turn would make a bad first batch.
+    return Split(*(data.take(torch.cat(indices).sort().values) for indices in parts))
