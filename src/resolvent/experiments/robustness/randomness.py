@@ -1,0 +1,40 @@
+"""Random numbers that belong to an image, whatever batch it is in and however many others there are."""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def per_image(
+    draw: Callable[[np.random.Generator], Any], images: Tensor, seed: int, purpose: str, repetition: int = 0
+) -> Tensor:
+    """One draw for each image, from a generator that knows nothing but its arguments and the index of the image.
+
+    Arguments:
+        draw: takes a generator and returns an array, always of the same shape.
+        images: give the number of draws, their type and device.
+        seed: a whole number, 0 or more.
+        purpose: draws for different purposes are independent.
+        repetition: as are those of different repetitions.
+
+    Returns:
+        (n, *shape of the array).
+    """
+    return torch.from_numpy(
+        np.stack([draw(np.random.default_rng(_key(seed, purpose, repetition, index))) for index in range(len(images))])
+    ).to(images)
+
+
+def derived_seed(seed: int, purpose: str, index: int) -> int:
+    """A seed for a generator that only takes a single number."""
+    return int(np.random.SeedSequence(_key(seed, purpose, 0, index)).generate_state(1)[0])
+
+
+def _key(seed: int, purpose: str, repetition: int, index: int) -> tuple[int, ...]:
+    if seed < 0:
+        raise ValueError(f"seed must be 0 or more, got {seed}.")
+    return seed, zlib.crc32(purpose.encode()), repetition, index

@@ -1,0 +1,52 @@
+"""How much the evaluation does."""
+
+from dataclasses import dataclass, field
+
+from resolvent.experiments.robustness.autoattack import Effort
+from resolvent.experiments.robustness.budget import Budget
+
+
+@dataclass(frozen=True)
+class Size:
+    """The parts of an evaluation, see `evaluate`.
+
+    Attributes:
+        sigmas, draws: of Gaussian noise.
+        severities: of each corruption, by its name in `CORRUPTIONS`.
+        budgets: of the attacks.
+        steps, restarts: of projected gradient ascent.
+        effort: of AutoAttack.
+        distances: at which certificates are counted.
+    """
+
+    sigmas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.8)
+    draws: int = 5
+    severities: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {
+            "rotation": (15.0, 30.0, 45.0),
+            "blur": (0.5, 1.0, 1.5, 2.0),
+            "occlusion": (4.0, 8.0, 12.0),
+            "salt and pepper": (0.05, 0.1, 0.2, 0.3),
+        }
+    )
+    budgets: tuple[Budget, ...] = (
+        *(Budget("linf", radius) for radius in (0.02, 0.05, 0.1, 0.2)),
+        *(Budget("l2", radius) for radius in (0.25, 0.5, 1.0, 2.0)),
+    )
+    steps: int = 40
+    restarts: int = 3
+    effort: Effort = field(default_factory=Effort)
+    distances: tuple[float, ...] = tuple(n / 50 for n in range(101))
+
+
+FULL = Size()
+QUICK = Size(
+    sigmas=(0.0, 0.3, 0.5),
+    draws=1,
+    severities={"rotation": (30.0,), "blur": (1.0,), "occlusion": (8.0,), "salt and pepper": (0.1,)},
+    budgets=(Budget("linf", 0.05), Budget("l2", 0.5)),
+    steps=5,
+    restarts=1,
+    effort=Effort(apgd_steps=5, targets=1, fab_steps=0, queries=20),
+    distances=tuple(n / 10 for n in range(11)),
+)

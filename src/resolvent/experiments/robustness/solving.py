@@ -1,0 +1,62 @@
+"""A model as an attack needs it: fixed, and with gradients that are what they claim to be."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from resolvent.blocks import Block
+from resolvent.core.adjoint import ImplicitAdjoint
+from resolvent.core.stopping import Stopping
+from resolvent.schemes.solving import Solving
+
+RTOL = 1e-5
+
+
+@contextmanager
+def fixed(model: nn.Module) -> Iterator[nn.Module]:
+    """The model in evaluation mode and with parameters that collect no gradients; afterwards it is as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        for parameter in learned:
+            parameter.requires_grad_(False)
+        yield model
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_(True)
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def attackable(model: nn.Module, rtol: float = RTOL) -> Iterator[nn.Module]:
+    """The model with its equations solved and differentiated accurately, and `fixed`; afterwards it is as before.
+
+    Training gets by with loosely solved equations and approximate adjoints. An attack that follows such gradients can
+    fail for their sake, and the model looks robust that is not. Inside, blocks solve to the tolerance `rtol` or to a
+    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them.
+    """
+    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, Block)]
+    try:
+        for block, solving in blocks:
+            block.solving = _accurate(solving, rtol)
+        # Fixed weights are computed once for all passes.
+        with fixed(model), parametrize.cached():
+            yield model
+    finally:
+        for block, solving in blocks:
+            block.solving = solving
+
+
+def _accurate(solving: Solving, rtol: float) -> Solving:
+    own = (solving.stopping or Stopping()).rtol
+    adjoint = solving.adjoint if isinstance(solving.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
+    return dataclasses.replace(
+        solving,
+        stopping=Stopping(rtol=None if own is None else min(own, rtol)),
+        adjoint=dataclasses.replace(adjoint, stopping=None),
+    )

@@ -1,0 +1,36 @@
+"""Attacks on a model with images that fool another, and what they tell about the model's own gradients."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from resolvent.experiments.robustness.budget import Budget
+from resolvent.experiments.robustness.gradient import pgd
+from resolvent.experiments.robustness.outcome import BATCH_SIZE, Outcome, judge, worst_case
+
+
+def transfer(
+    model: nn.Module,
+    surrogate: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    budget: Budget,
+    seed: int,
+    steps: int = 40,
+    restarts: int = 1,
+    batch_size: int = BATCH_SIZE,
+) -> Outcome:
+    """Shows a model what projected gradient ascent on another one, the surrogate, has found; see `pgd`."""
+    made = pgd(surrogate, images, labels, budget, seed, steps, restarts, batch_size)
+    return judge(model, made.images, labels, batch_size)
+
+
+def masked(with_gradients: Sequence[Outcome], without: Sequence[Outcome]) -> Tensor:
+    """(n,), where no attack that follows the model's gradients succeeds but one that does without them.
+
+    Such images have adversarial examples that the gradients do not lead to. A few are chance; many say that the
+    gradients are masked, by the solver or otherwise, and that only the worst case over all attacks is to be believed.
+
+    Reference: Athalye, Carlini and Wagner, Obfuscated gradients give a false sense of security, 2018.
+    """
+    return worst_case(with_gradients) & ~worst_case(without)
