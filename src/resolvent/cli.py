@@ -88,7 +88,12 @@ def reproduce() -> None:
     """Reproduce the paper's experiments, from training to a report; see `resolvent reproduce --help`."""
 
 
+def bench() -> None:
+    """Measure what implicitness costs, beside other libraries; see `resolvent bench --help`."""
+
+
 COMMANDS: dict[str, Any] = {
+    "bench": bench,
     "demo": demo,
     "reproduce": reproduce,
     "stability": stability,
@@ -100,11 +105,15 @@ COMMANDS: dict[str, Any] = {
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; what was wrong with it is told in a line, without a traceback."""
     given = list(sys.argv[1:] if args is None else args)
+    # These read their options themselves: flags without a value, lists, and no library that a bare machine lacks.
     if given[:1] == ["reproduce"]:
-        # It reads its options itself: flags without a value, lists, and no library that a bare machine lacks.
         from resolvent.experiments.command import main as reproduce
 
         return reproduce(given[1:])
+    if given[:1] == ["bench"]:
+        from resolvent.bench.command import main as bench
+
+        return bench(given[1:])
     try:
         import matplotlib as mpl
         from jsonargparse import auto_cli

@@ -1,0 +1,75 @@
+"""torchdeq: fixed points of z -> x + theta h F(z), by each of its solvers, differentiated implicitly.
+
+Its users would try its solvers, the memory and the regularisation of Anderson's method, and a looser tolerance, since
+one more evaluation follows the solve; a field with a known linear part, c z + N(z), may also be iterated as
+z -> (x + theta h N(z)) / (1 - theta h c). All of these are tried, and the fastest that reaches the tolerance counts.
+"""
+
+from functools import partial
+from itertools import product
+
+import torch
+from torchdeq import get_deq
+from torchdeq.solver import get_solver, register_solver
+
+from resolvent.bench.layers import Layers
+from resolvent.bench.task import blocks
+
+register_solver("anderson3", partial(get_solver("anderson"), m=3, lam=1e-10))
+register_solver("anderson6", partial(get_solver("anderson"), m=6, lam=1e-10))
+SOLVERS = ("fixed_point_iter", "anderson", "anderson3", "anderson6", "broyden")
+
+
+class Equilibrium(Layers):
+    """Theta layers as deep equilibria."""
+
+    def __init__(self, block, solver, tolerance, looser, shifted, hook):
+        super().__init__(block)
+        self.shift = self.theta * self.h * float(self.field.linear_part) if shifted else 0.0
+        # What its solvers compare with the tolerance is the residual divided by 1 - theta h c.
+        self.tolerance, self.looser = tolerance / (1 - self.shift), looser
+        # One object a layer: that of the last layer would take away the hooks of all others.
+        self.equilibria = [
+            get_deq(
+                ift=not hook,
+                hook_ift=hook,
+                f_solver=solver,
+                b_solver=solver,
+                b_tol=self.tolerance,
+                f_stop_mode="rel",
+                b_stop_mode="rel",
+                f_max_iter=200,
+                b_max_iter=200,
+            )
+            for _ in range(self.num_steps)
+        ]
+
+    def layer(self, n, t, x):
+        tau, shift = self.theta * self.h, self.shift
+
+        def step(z):
+            return (x + tau * self.field(t, z) - shift * z) / (1 - shift)
+
+        training = torch.is_grad_enabled()
+        equilibrium = self.equilibria[n].train(training)
+        # In training one more evaluation follows.
+        equilibrium.f_tol = self.tolerance * (self.looser if training else 1)
+        z = equilibrium(step, x.detach())[0][-1]
+        return x + (z - x) / self.theta
+
+
+def candidates(task):
+    """All settings by name."""
+    linear_part = next(iter(blocks(task.model).values())).field.linear_part
+    shifts = (False,) if linear_part is None else (False, True)
+    return {
+        _name(solver, shifted, looser, hook): partial(
+            Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted, hook=hook
+        )
+        for solver, shifted, looser, hook in product(SOLVERS, shifts, (1, 10), (False, True))
+    }
+
+
+def _name(solver, shifted, looser, hook):
+    parts = [solver, "linear part apart" * shifted, f"tolerance x{looser}" * (looser > 1), "hook" * hook]
+    return ", ".join(part for part in parts if part)

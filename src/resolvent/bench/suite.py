@@ -1,0 +1,62 @@
+"""One row after the other: contenders are chosen, checked and measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from resolvent.bench.accuracy import gradient_error, residual
+from resolvent.bench.contender import Contender, Outcome, TorchContender, exact
+from resolvent.bench.layers import ours
+from resolvent.bench.measure import measure
+from resolvent.bench.peers import best
+from resolvent.bench.task import Task
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long is measured.
+
+    Attributes:
+        rounds: how often each contender has its turn.
+        seconds: about how long a turn takes.
+    """
+
+    rounds: int = 15
+    seconds: float = 0.3
+
+
+def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort) -> Record:
+    """All contenders of a task, as what is written to the JSON file."""
+    right = exact(task)
+    contenders: list[Contender] = [TorchContender(name, task, convert) for name, convert in ours(task).items()]
+    tried: dict[str, list[Record]] = {}
+    for name, module in peers.items():
+        contender, tried[name] = best(name, module, task, right)
+        if contender is not None:
+            contenders.append(contender)
+    try:
+        checks = {contender.name: _check(contender, task, right) for contender in contenders}
+        times = measure(contenders, effort.rounds, effort.seconds)
+    finally:
+        for contender in contenders:
+            contender.close()
+    return {
+        "row": task.row,
+        "title": task.title,
+        "theta": task.theta,
+        "tolerance": task.tolerance,
+        "contenders": {name: checks[name] | times[name] for name in checks},
+        "tried": tried,
+    }
+
+
+def _check(contender: Contender, task: Task, right: Outcome) -> Record:
+    outcome = contender.outcome()
+    check: Record = {"peak_bytes": contender.peak()}
+    if contender.name != "explicit":
+        check["residual"] = residual(task, outcome.states)
+        check["gradient_error"] = gradient_error(outcome.gradients, right.gradients)
+    return check
