@@ -1,20 +1,23 @@
 """The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.problem import Problem, per_sample, rms, select
 from resolvent.core.solution import Solution, Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
 from resolvent.core.transforms import any_true, transforming
 
+Looks = Callable[[int], bool]
 # The least fall of the residual that counts as progress.
 _PROGRESS = 0.999
+# Most solves are over before it is worth to ask whether they stall.
+_NO_STALL = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
 _WORTH_DROPPING = 1 << 14
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
@@ -23,72 +26,101 @@ _CONFIRMATIONS = 5
 
 @dataclasses.dataclass
 class Progress:
-    """What is known of every sample so far. All fields have a row per sample."""
+    """What is known of every sample so far. All fields have a row per sample.
+
+    Attributes:
+        value, residual: the best iterate, and its residual.
+        status: of `Status` codes; a sample whose residual is not finite counts as diverged until the end.
+        steps: how many the sample took.
+        last: the residual of the last iterate.
+        limit: the residual beyond which the sample has diverged.
+        reference: the residual that progress is measured against.
+        idle: steps since there was progress.
+        scale: the size of b.
+    """
 
     value: Tensor
     residual: Tensor
     status: Tensor
     steps: Tensor
-    first: Tensor
+    last: Tensor
+    limit: Tensor
     reference: Tensor
     idle: Tensor
     scale: Tensor
 
     @property
     def running(self) -> Tensor:
-        return self.status == Status.RUNNING
+        return self.status == Status.RUNNING.value
 
 
 class Judge:
-    """Decides the fate of every sample after every step. An `rtol` of its own, (batch,), is relative to |b| alone."""
+    """Decides the fate of every sample after every step. An `rtol` of its own, (batch,), is relative to |b| alone.
 
-    def __init__(self, problem: Problem, stopping: Stopping, rtol: Tensor | None = None) -> None:
+    On small systems these decisions cost as much as the solver, so there are no more operations than it takes.
+    """
+
+    def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
         self.rtol = stopping.relative(problem.precision) if rtol is None else rtol
         self.exacting = rtol is not None
         # A cotangent may be so small that a fraction of it is zero.
         self.atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.patience = stopping.patience
         self.divergence = stopping.divergence
+        self.monotone = solver.monotone
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
-        return self.atol + self.rtol * (scale if self.exacting else torch.maximum(scale, rms(w)))
+        size = scale if self.exacting else torch.maximum(scale, rms(w))
+        # Every residual is within an infinite tolerance; none is within a negative one.
+        tolerance = self.atol + self.rtol * size
+        return torch.where(tolerance < torch.inf, tolerance, -1.0)
 
     def begin(self, problem: Problem, state: State, active: Tensor | None) -> Progress:
         norm, scale = state.norm, rms(problem.b)
-        zero = torch.zeros_like(norm, dtype=torch.int32)
-        status = zero.to(torch.int8)
+        steps = torch.zeros_like(norm, dtype=torch.int32)
+        status = steps.to(torch.int8)
         if active is not None:
             status = torch.where(active, status, Status.CONVERGED.value)
-        progress = Progress(state.w, norm, status, zero, norm, norm, zero, scale)
-        progress.status = self._verdict(progress, state)
+        tolerance = self.tolerance(scale, state.w)
+        limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
+        limit = torch.where(scale < torch.inf, limit, -1.0)
+        progress = Progress(state.w, norm, status, steps, norm, limit, norm, steps, scale)
+        progress.status = self._verdict(progress, state, tolerance)
         return progress
 
     def update(self, progress: Progress, state: State) -> None:
-        running, norm = progress.running, state.norm
-        better = running & (norm < progress.residual)
-        progress.value = torch.where(per_sample(better, state.w), state.w, progress.value)
-        progress.residual = torch.where(better, norm, progress.residual)
-        progress.steps = progress.steps + running
-        advanced = norm < _PROGRESS * progress.reference
-        progress.reference = torch.where(advanced, norm, progress.reference)
-        progress.idle = torch.where(advanced, 0, progress.idle + 1)
-        progress.status = self._verdict(progress, state)
-
-    def _verdict(self, progress: Progress, state: State) -> Tensor:
         norm = state.norm
-        tolerance = self.tolerance(progress.scale, state.w)
-        verdict = progress.status
+        if self.monotone:
+            progress.value, progress.residual = state.w, norm
+        else:
+            better = norm < progress.residual  # Never for a finished sample, since it does not move.
+            progress.value = select(better, state.w, progress.value)
+            progress.residual = torch.where(better, norm, progress.residual)
+        progress.steps = progress.steps + progress.running
+        progress.last = norm
+        progress.status = self._verdict(progress, state, self.tolerance(progress.scale, state.w))
+
+    def _verdict(self, progress: Progress, state: State, tolerance: Tensor) -> Tensor:
         # From the weakest reason to the strongest: a later one overrules.
-        verdict = torch.where(progress.idle >= self.patience, Status.STALLED.value, verdict)
-        verdict = torch.where(
-            norm > self.divergence * torch.maximum(progress.first, tolerance), Status.DIVERGED.value, verdict
-        )
+        verdict = torch.where(state.norm <= progress.limit, Status.RUNNING.value, Status.DIVERGED.value)
         if state.broken is not None:
             verdict = torch.where(state.broken, Status.BREAKDOWN.value, verdict)
-        verdict = torch.where(norm <= tolerance, Status.CONVERGED.value, verdict)
-        # An infinite residual is within an infinite tolerance.
-        verdict = torch.where(norm.isfinite() & tolerance.isfinite(), verdict, Status.NON_FINITE.value)
-        return torch.where(progress.running, verdict, progress.status)
+        verdict = torch.where(state.norm <= tolerance, Status.CONVERGED.value, verdict)
+        return torch.where(progress.running, verdict.to(torch.int8), progress.status)
+
+    def give_up_stalled(self, progress: Progress) -> None:
+        """Who has not got better for longer than the patience lasts?"""
+        advanced = progress.last < _PROGRESS * progress.reference
+        progress.reference = torch.where(advanced, progress.last, progress.reference)
+        progress.idle = torch.where(advanced, 0, progress.idle + 1)
+        stalled = progress.running & (progress.idle >= self.patience)
+        progress.status = torch.where(stalled, Status.STALLED.value, progress.status)
+
+    def end(self, progress: Progress) -> None:
+        """What is still running has run out of steps; what diverged to infinity is told apart."""
+        status = torch.where(progress.running, Status.MAX_STEPS.value, progress.status)
+        infinite = (status == Status.DIVERGED.value) & ~(progress.last + progress.scale).isfinite()
+        progress.status = torch.where(infinite, Status.NON_FINITE.value, status)
 
 
 def take(state: Any, rows: Tensor) -> Any:
@@ -108,23 +140,27 @@ def _put(into: Progress, rows: Tensor, part: Progress) -> None:
         setattr(into, f.name, getattr(into, f.name).index_copy(0, rows, getattr(part, f.name)))
 
 
-def _run(problem: Problem, solver: Solver, judge: Judge, every: int, state: Any, progress: Progress, steps: int) -> Any:
+def _run(
+    problem: Problem, solver: Solver, judge: Judge, looks: Looks, state: Any, progress: Progress, span: range
+) -> Any:
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
     may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
-    for step in range(steps):
-        if step % every == 0:
+    for step in span:
+        if looks(step):
             if not any_true(progress.running):
                 break
             if may_drop and progress.value.numel() >= _WORTH_DROPPING:
                 rows = progress.running.nonzero().squeeze(1)
                 if 2 * len(rows) <= len(progress.status):
                     part = take(progress, rows)
-                    _run(problem.take(rows), solver, judge, every, take(state, rows), part, steps - step)
+                    rest = range(step, span.stop)
+                    _run(problem.take(rows), solver, judge, looks, take(state, rows), part, rest)
                     _put(progress, rows, part)
                     return None
         state = solver.step(problem, state, progress.running)
         judge.update(progress, state)
-    progress.status = torch.where(progress.running, Status.MAX_STEPS.value, progress.status)
+        if step >= _NO_STALL:
+            judge.give_up_stalled(progress)
     return state
 
 
@@ -143,18 +179,19 @@ def iterate(
     from a recurrence are believed. `before` is what the solver learned in an earlier solve. Returns what is known of
     every sample, and the last state, if it is one of the whole batch.
     """
-    judge = Judge(problem, stopping, rtol)
-    every = stopping.interval(w.device)
-    limit = stopping.max_steps or solver.max_steps
+    judge = Judge(problem, solver, stopping, rtol)
+    looks = stopping.looks(w.device)
+    span = range(stopping.max_steps or solver.max_steps)
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     progress = judge.begin(problem, state, active)
-    state = _run(problem, solver, judge, every, state, progress, limit)
+    state = _run(problem, solver, judge, looks, state, progress, span)
+    judge.end(progress)
     if solver.estimates and rtol is None:
-        _confirm(problem, solver, judge, every, progress, limit)
+        _confirm(problem, solver, judge, looks, progress, span)
     return progress, state
 
 
-def _confirm(problem: Problem, solver: Solver, judge: Judge, every: int, progress: Progress, limit: int) -> None:
+def _confirm(problem: Problem, solver: Solver, judge: Judge, looks: Looks, progress: Progress, span: range) -> None:
     """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
     for attempt in range(_CONFIRMATIONS):
         progress.residual = rms(problem.defect(progress.value))
@@ -167,7 +204,8 @@ def _confirm(problem: Problem, solver: Solver, judge: Judge, every: int, progres
             return
         state = solver.init(problem, progress.value)
         again = judge.begin(problem, state, wrong)
-        _run(problem, solver, judge, every, state, again, limit)
+        _run(problem, solver, judge, looks, state, again, span)
+        judge.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
         progress.status = torch.where(wrong, again.status, progress.status)
         progress.steps = progress.steps + torch.where(wrong, again.steps, 0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, flat
+from resolvent.core.problem import Coupled, Problem, Rowwise, flat
 from resolvent.core.transforms import transforming
 
 
@@ -75,6 +75,12 @@ def factorize(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return factors, pivots, info == 0
 
 
+def solve_dense(matrix: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """A^{-1} r for r (batch, *shape), and (batch,) whether A was regular."""
+    solution, info = torch.linalg.solve_ex(matrix, flat(r))
+    return solution.reshape(r.shape), info == 0
+
+
 def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:
     """A^{-1} r, or A^{-T} r, for r (batch, *shape)."""
     column = flat(r)[:, :, None]
@@ -94,7 +100,7 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     """F(w) and the dense A = I - tau F'(w), (batch, n, n), in one evaluation.
 
     For a `Rowwise` function the batch is stacked n times and one backward pass gives all rows of the Jacobian at
-    once; otherwise there is a backward pass for each row. For the few unknowns this is meant for, both are several
+    once, where a `Coupled` one needs it for the size of a row only; otherwise there is a backward pass for each row. For the few unknowns this is meant for, both are several
     times faster than `vmap(jacfwd(F))`, whose cost in eager mode is its overhead.
     """
     if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
@@ -102,16 +108,32 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     if transforming() or not problem.rowwise:
         linearization = Linearization(problem, w)
         return linearization.image.detach(), linearization.matrix()
-    batch, size = w.shape[0], problem.size
+    function = problem.function
+    if isinstance(function, Coupled):
+        images, blocks = _with_jacobian(problem, function.inner, w.flatten(0, 1))
+        image = torch.einsum("ij,bj...->bi...", function.coupling, images.reshape(w.shape))
+        rows, size = function.coupling.shape[0], blocks.shape[-1]
+        blocks = blocks.reshape(len(w), 1, rows, size, size).transpose(2, 3)
+        jacobian = (function.coupling[:, None, :, None] * blocks).reshape(len(w), rows * size, rows * size)
+    else:
+        assert isinstance(function, Rowwise)
+        image, jacobian = _with_jacobian(problem, function, w)
+    identity = torch.eye(jacobian.shape[1], dtype=w.dtype, device=w.device)
+    if isinstance(problem.tau, Tensor):
+        return image, identity - problem.tau.reshape(-1, 1, 1) * jacobian
+    return image, torch.sub(identity, jacobian, alpha=problem.tau)
+
+
+def _with_jacobian(problem: Problem, function: Rowwise, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The function at w and its Jacobian, (batch, n, n): the batch is stacked n times for one backward pass."""
+    batch, size = w.shape[0], w.shape[1:].numel()
     stacked = w.detach().repeat(size, *(1,) * (w.dim() - 1)).requires_grad_()
     with torch.enable_grad():
-        image = problem.evaluate_repeated(stacked, size)
-    identity = torch.eye(size, dtype=w.dtype, device=w.device)
-    selected = identity[:, None, :].expand(size, batch, size).reshape(stacked.shape)
+        image = problem.evaluate_instead(function.repeat(size), stacked)
     problem.work.vjps += 1
-    rows = gradient(image, stacked, selected).reshape(size, batch, size).transpose(0, 1)
-    tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
-    return image[:batch].detach(), identity - tau * rows
+    selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+    rows = gradient(image, stacked, selected.reshape(stacked.shape))
+    return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)
 
 
 def from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from resolvent.core.solution import Work
+from resolvent.core.transforms import transforming
 
 Function = Callable[[Tensor], Tensor]
+
+# Below this many numbers a copy is cheaper than a question.
+_WORTH_ASKING = 1 << 12
 
 
 class Rowwise:
@@ -46,6 +50,40 @@ class Rowwise:
         return Rowwise(self.function, *repeated, linear_part=self.linear_part)
 
 
+class Coupled(Rowwise):
+    """Several rows to a sample, on which one and the same f acts, and a matrix that mixes the outcomes:
+
+        F(W)_i = sum_j a_ij f(W_j),      W (batch, rows, *shape).
+
+    The stages of an implicit method and the layers of a network are coupled like that. One call of f serves all rows,
+    and the Jacobian is known up to that of f, whose rows are few.
+
+    Arguments:
+        function: f, called as function(w, *conditions) with the rows of all samples, one after the other.
+        coupling: a, (rows, rows).
+        conditions: tensors (batch, rows, ...).
+    """
+
+    def __init__(self, function: Callable[..., Tensor], coupling: Tensor, *conditions: Tensor) -> None:
+        super().__init__(function, *conditions)
+        self.coupling = coupling
+
+    def __call__(self, w: Tensor) -> Tensor:
+        images = self.inner(w.flatten(0, 1)).reshape(w.shape)
+        return torch.einsum("ij,bj...->bi...", self.coupling, images)
+
+    @property
+    def inner(self) -> Rowwise:
+        """f on (batch * rows, *shape)."""
+        return Rowwise(self.function, *(c.flatten(0, 1) for c in self.conditions))
+
+    def take(self, rows: Tensor) -> "Coupled":
+        return Coupled(self.function, self.coupling, *(c[rows] for c in self.conditions))
+
+    def repeat(self, copies: int) -> "Coupled":
+        return Coupled(self.function, self.coupling, *super().repeat(copies).conditions)
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Turns autocast off, where it is on: residuals and solver states are not to be rounded to half precision."""
     if torch.is_autocast_enabled(device.type):
@@ -67,6 +105,19 @@ def rms(x: Tensor) -> Tensor:
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """(batch,) values, shaped to multiply (batch, *shape)."""
     return values.reshape(-1, *(1,) * (like.dim() - 1))
+
+
+def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """`yes` for the samples (batch,) that are chosen, else `no`.
+
+    Mostly all samples agree. Where it is cheaper to find that out than to copy them, one of the two is returned.
+    """
+    if yes.numel() >= _WORTH_ASKING and yes.device.type == "cpu" and not transforming():
+        if bool(chosen.all()):
+            return yes
+        if not bool(chosen.any()):
+            return no
+    return torch.where(per_sample(chosen, yes), yes, no)
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -123,11 +174,10 @@ class Problem:
         self.work.evaluations += 1
         return self._call(self.function, w)
 
-    def evaluate_repeated(self, w: Tensor, copies: int) -> Tensor:
-        """F of the batch stacked `copies` times, w: (copies * batch, *shape); needs a `Rowwise` function."""
-        assert isinstance(self.function, Rowwise)
+    def evaluate_instead(self, function: Function, w: Tensor) -> Tensor:
+        """Another form of F, such as that for repeated rows, with the same care."""
         self.work.evaluations += 1
-        return self._call(self.function.repeat(copies), w)
+        return self._call(function, w)
 
     def _call(self, function: Function, w: Tensor) -> Tensor:
         if self.precision == self.argument_dtype:

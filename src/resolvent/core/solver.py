@@ -39,6 +39,9 @@ class Solver(ABC):
     estimates: ClassVar[bool] = False
     """Whether `State.norm` follows from a recurrence, and has to be confirmed before it is believed."""
 
+    monotone: ClassVar[bool] = False
+    """Whether `State.norm` never grows, so that the last iterate is the best one."""
+
     learns: ClassVar[bool] = False
     """Whether `resume` makes use of an earlier state, which is then kept with the solution."""
 

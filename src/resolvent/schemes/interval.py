@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Rowwise
+from resolvent.core.problem import Coupled, Rowwise
 from resolvent.core.solution import Solution
 from resolvent.schemes.solving import Solving
 from resolvent.solvers.resolve import resolve
@@ -89,7 +89,7 @@ class Interval:
     def resolve_together(
         self,
         nodes: Sequence[float],
-        mix: Callable[[Sequence[Tensor]], Tensor],
+        mix: Tensor | Callable[[Sequence[Tensor]], Tensor],
         b: Tensor,
         w0: Tensor | None = None,
         amplification: float = 1.0,
@@ -98,18 +98,23 @@ class Interval:
 
         Arguments:
             nodes: the fractions c_j.
-            mix: forms G(W) from the list of the F(t + c_j h, W_j).
+            mix: (stages, stages), the coefficients of the F(t + c_j h, W_j), or a function that forms G(W) from their
+                list.
             b: (batch, stages, *shape); stages are stacked inside of a sample, so that samples stay apart.
             w0: first guess, like b; None takes b.
             amplification: as for `resolve`.
         """
-        field = self.field
+        field, times = self.field, [self.time(c) for c in nodes]
+        if isinstance(mix, Tensor) and getattr(field, "rowwise", False):
+            return self._solve(couple(field, times, mix, b), b, self.length, w0, amplification, None)
 
         def stages(w: Tensor, *times: Number) -> Tensor:
-            return mix([field(t, w[:, j]) for j, t in enumerate(times)])
+            slopes = [field(t, w[:, j]) for j, t in enumerate(times)]
+            if isinstance(mix, Tensor):
+                return torch.einsum("ij,bj...->bi...", mix, torch.stack(slopes, dim=1))
+            return mix(slopes)
 
-        F = self._bind(stages, [self.time(c) for c in nodes], None)
-        return self._solve(F, b, self.length, w0, amplification, None)
+        return self._solve(self._bind(stages, times, None), b, self.length, w0, amplification, None)
 
     def predict(self, c: Number) -> Tensor | None:
         """The guess of the state at the fraction c, without a graph, or None."""
@@ -155,6 +160,14 @@ class Interval:
             on_failure=solving.on_failure,
             reuse=before or self.before,
         )
+
+
+def couple(field: Field, times: Sequence[Number], mix: Tensor, like: Tensor) -> Coupled:
+    """W to the sums over j of mix_ij F(t_j, W_j), for W like (batch, stages, *shape) and a field of single rows."""
+    if getattr(field, "autonomous", False):
+        return Coupled(lambda w: field(times[0], w), mix)
+    columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(len(like)) for t in times]
+    return Coupled(lambda w, t: field(t, w), mix, torch.stack(columns, dim=1))
 
 
 class _WholeBatch:

@@ -67,15 +67,10 @@ class RungeKutta(Scheme):
 
     def _together(self, interval: Interval, x: Tensor) -> Step:
         table = self.tableau
-        A = table.matrix(x)
-
-        def mix(slopes: Sequence[Tensor]) -> Tensor:
-            return torch.einsum("ij,bj...->bi...", A, torch.stack(list(slopes), dim=1))
-
         weights = table.recovery
         amplification = 1.0 if weights is None else sum(abs(v) for v in weights)
         solution = interval.resolve_together(
-            table.c, mix, repeat(x, len(table.c)), predict_all(interval, table.c), amplification
+            table.c, table.matrix(x), repeat(x, len(table.c)), predict_all(interval, table.c), amplification
         )
         stages = solution.value.unbind(1)
         if table.stiffly_accurate:

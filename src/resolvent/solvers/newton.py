@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_factorized
+from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_dense, solve_factorized
 from resolvent.core.problem import Problem, per_sample, rms
 from resolvent.core.solver import State
 from resolvent.core.transforms import any_true
@@ -33,6 +33,7 @@ class Newton(NonlinearSolver):
     """
 
     max_steps = 50
+    monotone = True
     unrollable = True
 
     def init(self, problem: Problem, w: Tensor) -> NewtonState:
@@ -43,8 +44,8 @@ class Newton(NonlinearSolver):
 
     def step(self, problem: Problem, state: NewtonState, running: Tensor) -> NewtonState:
         assert state.matrix is not None
-        factors, pivots, usable = factorize(state.matrix)
-        moved = state.w + per_sample(state.length, state.w) * solve_factorized(factors, pivots, state.r)
+        direction, usable = solve_dense(state.matrix, state.r)
+        moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
         trial = torch.where(per_sample(running & usable, moved), moved, state.w)
         image, matrix = evaluate_with_matrix(problem, trial)
         r = problem.b + problem.tau * image - trial
@@ -80,6 +81,7 @@ class Chord(NonlinearSolver):
     """
 
     max_steps = 100
+    monotone = True
     learns = True
 
     def resume(self, problem: Problem, w: Tensor, before: ChordState) -> ChordState:

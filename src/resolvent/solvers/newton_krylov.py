@@ -43,6 +43,7 @@ class NewtonKrylov(NonlinearSolver):
     """
 
     max_steps = 100
+    monotone = True
 
     linear: Solver = field(default_factory=GMRES)
     inner_steps: int = 60
