@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from resolvent.experiments import lotka_volterra, regression, stiff
+from resolvent.experiments.images import ImageModule
+from resolvent.experiments.mnist import columns as mnist_columns
+from resolvent.experiments.mnist import network as mnist
+from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.network import Batches, Config, Network
+
+Data = Batches | ImageModule
 
 
 @dataclass(frozen=True)
@@ -17,12 +23,14 @@ class Experiment:
         configs: (quick, thetas, seeds) to the configurations of its sweep.
         data: a configuration to its data, drawn from torch's generator.
         network: a configuration to the network, likewise.
+        extras: what `configs` takes besides, by keyword.
     """
 
     config: type[Config]
-    configs: Callable[[bool, Sequence[float] | None, int], Sequence[Config]]
-    data: Callable[[Any], Batches]
+    configs: Callable[..., Sequence[Config]]
+    data: Callable[[Any], Data]
     network: Callable[[Any], Network]
+    extras: tuple[str, ...] = ()
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -30,6 +38,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "stiff": Experiment(stiff.StiffConfig, stiff.configs, stiff.data, stiff.Stiff),
     "lotka-volterra": Experiment(
         lotka_volterra.LotkaVolterraConfig, lotka_volterra.configs, lotka_volterra.data, lotka_volterra.LotkaVolterra
+    ),
+    "mnist": Experiment(
+        MnistConfig, mnist_columns.configs, mnist.data, mnist.Mnist, extras=("columns", "data", "held_out")
     ),
 }
 

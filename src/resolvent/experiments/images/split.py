@@ -50,29 +50,32 @@ class Split(NamedTuple):
         return found
 
 
-def stratified(data: Images, train: int) -> Split:
+def stratified(data: Images, train: int | None) -> Split:
     """The same split every time: `train` images with equally many of each class, and the rest.
 
     A quarter of the rest, but not more than there are to train on, is for validation.
 
     Arguments:
         data: in any order; classes may differ in size.
-        train: how many to train on, a multiple of the number of classes.
+        train: how many to train on, a multiple of the number of classes; None takes half of the smallest class, up to
+            100, of each.
     """
     classes = data.labels.unique().tolist()
-    each, odd = divmod(train, len(classes))
     smallest = min(int((data.labels == c).sum()) for c in classes)
+    train = len(classes) * min(100, smallest // 2) if train is None else train
+    each, odd = divmod(train, len(classes))
     if odd or each < 1 or smallest < each + 2:
         raise ValueError(
             f"cannot train on {train} images with equally many of each of {len(classes)} classes, of which the "
             f"smallest has {smallest}, and hold some out: take a smaller multiple of {len(classes)}."
         )
-    order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(data.labels), generator=random)
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     for c in classes:
         members = order[data.labels[order] == c]
         chosen = min(each, max(1, (len(members) - each) // 4))
         for part, indices in zip(parts, members.split([each, chosen, len(members) - each - chosen]), strict=True):
             part.append(indices)
-    # Sorted again: classes in turn would make a bad first batch.
-    return Split(*(data.take(torch.cat(indices).sort().values) for indices in parts))
+    # Mixed again, so that the first images of a part are as good a choice as any.
+    return Split(*(data.take(torch.cat(part)[torch.randperm(sum(map(len, part)), generator=random)]) for part in parts))

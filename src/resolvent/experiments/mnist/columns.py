@@ -1,0 +1,106 @@
+"""The columns of the table by name, and the runs that fill them."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from resolvent.experiments import machine
+from resolvent.experiments.images import load
+from resolvent.experiments.mnist.config import MnistConfig
+
+THETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+QUICK_THETAS = (0.0, 0.5, 1.0)
+
+Settings = Mapping[str, Any]
+
+_FREE: Settings = {"normalization": "free", "alpha_div": 0.0, "init": "xavier", "schedule": "onecycle"}
+
+COLUMNS: dict[str, Settings] = {
+    **{f"theta{theta:g}": {"theta": theta} for theta in THETAS},
+    # With F^{-3,1} and h = 1 the explicit layer cancels its skip connection: y = 2 S*G(x). This one keeps a quarter.
+    "explicit-2.5": {"theta": 0.0, "low": -2.5},
+    "explicit-1lip": {"theta": 0.0, "low": -1.0, "scale": 0.5, "alpha_div": 0.0},
+    "explicit-free": {"theta": 0.0, **_FREE},
+    "explicit-batchnorm": {"theta": 0.0, **_FREE, "normalization": "batch"},
+    "implicit-free-0.5": {"theta": 0.5, **_FREE},
+    "implicit-free": {"theta": 1.0, **_FREE},
+}
+"""What each column changes in a `MnistConfig`."""
+
+_QUICK: Settings = {"epochs": 8, "schedule": "onecycle", "limit": 300, "draws": 1, "train_size": 500}
+_QUICK_COLUMNS = (*(f"theta{theta:g}" for theta in QUICK_THETAS), "explicit-1lip", "explicit-free", "implicit-free")
+
+
+def configs(
+    quick: bool,
+    thetas: Sequence[float] | None,
+    seeds: int,
+    *,
+    columns: str | None = None,
+    data: str = "digits",
+    held_out: str = "test",
+) -> list[MnistConfig]:
+    """The runs of a table.
+
+    Arguments:
+        quick: short training, few columns, few images.
+        thetas: columns with these only; one that has no column gets one like the paper's.
+        seeds: how many.
+        columns: names, separated by commas, or a JSON file, {name: {setting: value, ...}, ...}, in which the setting
+            "base" names a column whose settings are the starting point; None takes those of the table.
+        data, held_out: see `MnistConfig`.
+    """
+    chosen = _chosen(columns, quick, thetas)
+    changes: dict[str, Any] = {**(_QUICK if quick else {}), "data": data, "held_out": held_out, **_format(data)}
+    return [_config(name, {**settings, **changes}, seed) for seed in range(seeds) for name, settings in chosen.items()]
+
+
+def _chosen(columns: str | None, quick: bool, thetas: Sequence[float] | None) -> dict[str, Settings]:
+    if columns is not None and columns.endswith(".json"):
+        found = _from_file(Path(columns))
+    elif columns is not None:
+        found = {name: _column(name) for name in columns.split(",")}
+    else:
+        found = {name: COLUMNS[name] for name in (_QUICK_COLUMNS if quick else COLUMNS)}
+        found |= {f"theta{theta:g}": {"theta": theta} for theta in thetas or ()}
+    return found if not thetas else {name: s for name, s in found.items() if s["theta"] in thetas}
+
+
+def _from_file(path: Path) -> dict[str, Settings]:
+    try:
+        entries = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"cannot read the columns in {path}: {error}") from None
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        raise ValueError(f"{path} must hold an object of columns, each an object of settings.")
+    found: dict[str, Settings] = {}
+    for name, entry in entries.items():
+        own = {key: value for key, value in entry.items() if key != "base"}
+        found[name] = {"theta": 0.5, **(_column(entry["base"]) if "base" in entry else {}), **own}
+    return found
+
+
+def _column(name: str) -> Settings:
+    if name not in COLUMNS:
+        raise ValueError(f"there is no column {name!r}: take some of {', '.join(COLUMNS)}, or a JSON file.")
+    return COLUMNS[name]
+
+
+def _config(name: str, settings: Settings, seed: int) -> MnistConfig:
+    known = {field.name for field in dataclasses.fields(MnistConfig)} - {"column", "seed"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(f"column {name!r} has settings that do not exist: {', '.join(unknown)}.")
+    return MnistConfig(column=name, seed=seed, **settings)
+
+
+def _format(data: str) -> Settings:
+    """Size, number of classes and number of images, which those of one's own have to be asked for."""
+    if data != "own":
+        return {}
+    split = load(data, machine.data_dir(), train=None)
+    colours, height, width = split.train.images.shape[1:]
+    size = {"colours": colours, "height": height, "width": width, "num_classes": split.num_classes}
+    return {**size, "train_size": len(split.train.labels)}

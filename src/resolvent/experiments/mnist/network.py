@@ -1,0 +1,106 @@
+"""The network in training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import resolvent as rs
+from resolvent.experiments import machine
+from resolvent.experiments.images import ImageModule, Split, load
+from resolvent.experiments.mnist.config import MnistConfig
+from resolvent.experiments.mnist.measure import measure
+from resolvent.experiments.network import Metrics, Network
+from resolvent.experiments.robustness.gradient import adversarial_images
+
+
+def data(config: MnistConfig) -> ImageModule:
+    split = load(config.data, machine.data_dir(), config.train_size)
+    return ImageModule(split, config.batch_size, config.seed, machine.device())
+
+
+class Mnist(Network):
+    """A residual network for images, trained by cross-entropy and a penalty on the fields of its stages."""
+
+    config: MnistConfig
+
+    def __init__(self, config: MnistConfig) -> None:
+        super().__init__(config)
+        self.model = config.build()
+        self.penalise = rs.regularizers.TrajectoryPenalty(
+            divergence=config.alpha_div, jacobian=config.alpha_jac, power=config.power
+        )
+        self._sums: dict[str, Tensor] = {}
+        self._batches = 0
+
+    def terms(self, batch: Any) -> Mapping[str, Tensor]:
+        images, labels = batch
+        logits, trajectories = self.model.passage(self._examples(images, labels))
+        loss = cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+        penalty = loss.new_zeros(())
+        if self.config.alpha_div or self.config.alpha_jac:
+            terms = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
+            penalty = torch.stack(terms).mean()
+        return {
+            "loss": loss,
+            "penalty": penalty,
+            "accuracy": (logits.argmax(1) == labels).float().mean(),
+            "failed_solves": _failures(trajectories, loss),
+            "total": loss + penalty,
+        }
+
+    def _examples(self, images: Tensor, labels: Tensor) -> Tensor:
+        """What the network is shown in training."""
+        if self.config.training == "noise":
+            return images + self.config.noise * torch.randn_like(images)
+        if self.config.training == "adversarial":
+            return adversarial_images(self.model, images, labels, self.config.budget, self.config.attack_steps)
+        return images
+
+    def training_step(self, batch: Any, _: int) -> Tensor:
+        # Summed where they are: to read a number of the device in each step would make it wait each time.
+        terms = self.terms(batch)
+        for name, value in terms.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.detach()
+        self._batches += 1
+        if self.config.schedule == "plateau":
+            self.log("loss", terms["loss"], on_step=False, on_epoch=True)
+        return terms["total"]
+
+    def on_train_epoch_end(self) -> None:
+        for name, value in self._sums.items():
+            count = 1 if name == "failed_solves" else self._batches
+            self.curves.setdefault(name, []).append(float(value) / count)
+        self._sums, self._batches = {}, 0
+
+    def configure_optimizers(self) -> Any:
+        config = self.config
+        adam = torch.optim.AdamW(self.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        if config.schedule == "constant":
+            return adam
+        scheduler: Any
+        if config.schedule == "plateau":
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=0.7, patience=10, cooldown=10)
+            return [adam], [{"scheduler": scheduler, "monitor": "loss"}]
+        steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(adam, config.learning_rate, total_steps=steps)
+        return [adam], [{"scheduler": scheduler, "interval": "step"}]
+
+    def measure(self, batches: Split) -> Metrics:
+        measured = measure(self.model, self.config, batches, machine.device())
+        self.model.cpu()
+        last = {name: values[-1] for name, values in self.curves.items()}
+        return {
+            "train_loss": last["loss"],
+            "train_penalty": last["penalty"],
+            "failed_solves_in_training": sum(self.curves["failed_solves"]),
+            **measured,
+        }
+
+
+def _failures(trajectories: Sequence[rs.Trajectory], like: Tensor) -> Tensor:
+    """How many solves of samples did not converge, as a tensor of no dimension."""
+    failed = [(~solution.converged).sum() for trajectory in trajectories for solution in trajectory.solutions]
+    return torch.stack(failed).sum().to(like) if failed else like.new_zeros(())
