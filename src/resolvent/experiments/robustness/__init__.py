@@ -19,6 +19,7 @@ from resolvent.experiments.robustness.outcome import judge as judge
 from resolvent.experiments.robustness.outcome import worst_case as worst_case
 from resolvent.experiments.robustness.sizes import FULL as FULL
 from resolvent.experiments.robustness.sizes import QUICK as QUICK
+from resolvent.experiments.robustness.sizes import THOROUGH as THOROUGH
 from resolvent.experiments.robustness.sizes import Size as Size
 from resolvent.experiments.robustness.solving import attackable as attackable
 from resolvent.experiments.robustness.suite import evaluate as evaluate

@@ -18,7 +18,7 @@ from resolvent.experiments.robustness.budget import Budget, per_row, require_pix
 from resolvent.experiments.robustness.outcome import Outcome, fraction, judge
 from resolvent.experiments.robustness.randomness import derived_seed
 
-GROUP = 100
+GROUP = 500
 GRADIENT_FREE = "square"
 _NORMS = {"linf": "Linf", "l2": "L2"}
 
@@ -68,9 +68,10 @@ class Ensemble(Outcome):
         """The fraction that is still classified correctly after an attack and those before it."""
         return fraction(self.broken_by > self.attacks.index(attack))
 
-    def only_broken_by(self, attack: str) -> Tensor:
-        """(n,), where an attack succeeded and all those before it had failed."""
-        return self.broken_by == self.attacks.index(attack)
+    @property
+    def withstands_gradients(self) -> Tensor:
+        """(n,), whether none of the attacks that follow gradients succeeded."""
+        return self.broken_by >= sum(name != GRADIENT_FREE for name in self.attacks)
 
 
 def autoattack(

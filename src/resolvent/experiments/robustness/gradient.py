@@ -24,7 +24,9 @@ def fgsm(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, batch
     """
     require_pixels(images)
     batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    return judge(model, torch.cat([_step(model, x, y, budget, x, budget.radius)[0] for x, y in batches]), labels)
+    return judge(
+        model, torch.cat([_step(model, x, y, budget, x, budget.radius)[0] for x, y in batches]), labels, batch_size
+    )
 
 
 def pgd(

@@ -12,8 +12,6 @@ from resolvent.core.adjoint import ImplicitAdjoint
 from resolvent.core.stopping import Stopping
 from resolvent.schemes.solving import Solving
 
-RTOL = 1e-5
-
 
 @contextmanager
 def fixed(model: nn.Module) -> Iterator[nn.Module]:
@@ -33,7 +31,7 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def attackable(model: nn.Module, rtol: float = RTOL) -> Iterator[nn.Module]:
+def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
     """The model with its equations solved and differentiated accurately, and `fixed`; afterwards it is as before.
 
     Training gets by with loosely solved equations and approximate adjoints. An attack that follows such gradients can

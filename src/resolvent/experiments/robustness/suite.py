@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from resolvent.experiments.robustness.autoattack import GRADIENT_FREE, GROUP, Ensemble, autoattack
+from resolvent.analysis import lipschitz_bound
+from resolvent.experiments.robustness.autoattack import GROUP, Ensemble, autoattack
 from resolvent.experiments.robustness.budget import Budget
 from resolvent.experiments.robustness.certificates import certified_accuracy, certified_radii, refuted
 from resolvent.experiments.robustness.corruptions import CORRUPTIONS
@@ -17,7 +17,7 @@ from resolvent.experiments.robustness.gradient import fgsm, pgd
 from resolvent.experiments.robustness.noise import noise_outcomes
 from resolvent.experiments.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, worst_case
 from resolvent.experiments.robustness.sizes import FULL, Size
-from resolvent.experiments.robustness.solving import RTOL, attackable
+from resolvent.experiments.robustness.solving import attackable
 from resolvent.experiments.robustness.transfer import masked
 
 Record = dict[str, Any]
@@ -29,7 +29,6 @@ def evaluate(
     labels: Tensor,
     seed: int = 0,
     size: Size = FULL,
-    rtol: float = RTOL,
     batch_size: int = BATCH_SIZE,
 ) -> Record:
     """Evaluates models on the same images: noise, corruptions, attacks and certificates.
@@ -42,57 +41,72 @@ def evaluate(
         images: (n, channels, height, width), in [0, 1].
         labels: (n,).
         seed: of everything random.
-        size: how much is done, `QUICK`, `FULL` or one of your own.
-        rtol: tolerance of the solves, see `attackable`.
+        size: how much is done, `QUICK`, `FULL`, `THOROUGH` or one of your own.
         batch_size: images in one pass.
 
     Returns:
         "settings", and under "models" for each of them "clean", "noise", "corruptions", "attacks" by budget, and
         "certificates".
     """
+    task = _Task(images, labels, seed, size, batch_size)
     with ExitStack() as stack:
         for model in models.values():
-            stack.enter_context(attackable(model, rtol))
-        records = {name: _harmless(model, images, labels, seed, size, batch_size) for name, model in models.items()}
-        certain = {name: _certify(model, images, labels, batch_size) for name, model in models.items()}
+            stack.enter_context(attackable(model, size.rtol))
+        records = {name: _by_chance(model, task) for name, model in models.items()}
+        certain = {name: _certify(model, task) for name, model in models.items()}
         for budget in size.budgets:
-            ascents = {
-                name: pgd(model, images, labels, budget, seed, size.steps, size.restarts, batch_size)
-                for name, model in models.items()
-            }
+            ascents = {name: task.ascend(model, budget) for name, model in models.items()}
             for name, model in models.items():
-                attacked = _attack(name, model, images, labels, budget, seed, size, ascents, batch_size)
+                attacked = _attack(name, model, task, budget, ascents)
                 records[name]["attacks"][str(budget)] = _summarise(attacked, certain[name][1], images)
     for name, (record, radii) in certain.items():
         curve = None if radii is None else certified_accuracy(radii, size.distances)
         records[name]["certificates"] = record | {"accuracy": curve}
-    return {"settings": _settings(images, seed, size, rtol), "models": records}
+    return {"settings": _settings(task), "models": records}
 
 
-def _harmless(model: nn.Module, images: Tensor, labels: Tensor, seed: int, size: Size, batch_size: int) -> Record:
-    """What happens to images by chance."""
-    noise: Record = {}
-    for sigma in size.sigmas:
-        outcomes = {
-            kind: noise_outcomes(model, images, labels, sigma, seed, size.draws, kind == "clamped", batch_size)
-            for kind in ("unclamped", "clamped")
-        }
-        noise[f"{sigma:g}"] = {
-            kind: {f"top {k}": [fraction(outcome.top(k)) for outcome in draws] for k in (1, 2)}
-            for kind, draws in outcomes.items()
-        }
-    corruptions = {
-        name: {
-            f"{severity:g}": judge(model, CORRUPTIONS[name](images, severity, seed), labels, batch_size).accuracy
-            for severity in severities
-        }
-        for name, severities in size.severities.items()
-    }
-    clean = judge(model, images, labels, batch_size)
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What all models are asked to do; the attributes are the arguments of `evaluate`."""
+
+    images: Tensor
+    labels: Tensor
+    seed: int
+    size: Size
+    batch_size: int
+
+    def judge(self, model: nn.Module, images: Tensor) -> Outcome:
+        return judge(model, images, self.labels, self.batch_size)
+
+    def ascend(self, model: nn.Module, budget: Budget) -> Outcome:
+        steps, restarts = self.size.steps, self.size.restarts
+        return pgd(model, self.images, self.labels, budget, self.seed, steps, restarts, self.batch_size)
+
+    def with_noise(self, model: nn.Module, sigma: float, clamp: bool) -> Record:
+        options = (sigma, self.seed, self.size.draws, clamp, self.batch_size)
+        outcomes = noise_outcomes(model, self.images, self.labels, *options)
+        return {f"top {k}": [fraction(outcome.top(k)) for outcome in outcomes] for k in (1, 2)}
+
+
+def _by_chance(model: nn.Module, task: _Task) -> Record:
+    """What no attacker had a hand in, and an empty record of what they did."""
+    clean = task.judge(model, task.images)
     return {
         "clean": {f"top {k}": fraction(clean.top(k)) for k in (1, 2)},
-        "noise": noise,
-        "corruptions": corruptions,
+        "noise": {
+            f"{sigma:g}": {
+                "unclamped": task.with_noise(model, sigma, clamp=False),
+                "clamped": task.with_noise(model, sigma, clamp=True),
+            }
+            for sigma in task.size.sigmas
+        },
+        "corruptions": {
+            name: {
+                f"{severity:g}": task.judge(model, CORRUPTIONS[name](task.images, severity, task.seed)).accuracy
+                for severity in severities
+            }
+            for name, severities in task.size.severities.items()
+        },
         "attacks": {},
     }
 
@@ -111,39 +125,22 @@ class _Attacked:
         return [self.fgsm, self.pgd, self.ensemble, *self.transfers.values()]
 
     @property
-    def masked(self) -> Tensor:
-        """Where gradients lead nowhere, but the square attack or a transfer succeeds."""
-        attacks = self.ensemble.attacks
-        by_gradients, by_squares = self.ensemble, torch.zeros_like(self.ensemble.correct)
-        if GRADIENT_FREE in attacks:
-            by_squares = self.ensemble.only_broken_by(GRADIENT_FREE)
-            by_gradients = dataclasses.replace(self.ensemble, rank=self.ensemble.rank.masked_fill(by_squares, 0))
-        without = [dataclasses.replace(self.ensemble, rank=by_squares.long()), *self.transfers.values()]
-        return masked([self.fgsm, self.pgd, by_gradients], without)
+    def withstands_gradients(self) -> Tensor:
+        return self.fgsm.correct & self.pgd.correct & self.ensemble.withstands_gradients
 
 
-def _attack(
-    name: str,
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    budget: Budget,
-    seed: int,
-    size: Size,
-    ascents: Mapping[str, Outcome],
-    batch_size: int,
-) -> _Attacked:
-    others = {other: made.images for other, made in ascents.items() if other != name}
+def _attack(name: str, model: nn.Module, task: _Task, budget: Budget, ascents: Mapping[str, Outcome]) -> _Attacked:
     return _Attacked(
-        fgsm(model, images, labels, budget, batch_size),
+        fgsm(model, task.images, task.labels, budget, task.batch_size),
         ascents[name],
-        autoattack(model, images, labels, budget, seed, size.effort),
-        {other: judge(model, made, labels, batch_size) for other, made in others.items()},
+        autoattack(model, task.images, task.labels, budget, task.seed, task.size.effort),
+        {other: task.judge(model, made.images) for other, made in ascents.items() if other != name},
     )
 
 
 def _summarise(attacked: _Attacked, radii: Tensor | None, images: Tensor) -> Record:
     ensemble = attacked.ensemble
+    withstands_all = worst_case(attacked.all)
     contradictions = [] if radii is None else [refuted(radii, images, outcome) for outcome in attacked.all]
     return {
         "fgsm": attacked.fgsm.accuracy,
@@ -151,30 +148,28 @@ def _summarise(attacked: _Attacked, radii: Tensor | None, images: Tensor) -> Rec
         "autoattack": ensemble.accuracy,
         "autoattack, after": {attack: ensemble.accuracy_after(attack) for attack in ensemble.attacks},
         "transfer from": {name: outcome.accuracy for name, outcome in attacked.transfers.items()},
-        "worst case": fraction(worst_case(attacked.all)),
-        "masked": fraction(attacked.masked),
+        "worst case": fraction(withstands_all),
+        "masked": fraction(masked(attacked.withstands_gradients, withstands_all)),
         "certificates refuted": sum(int(flags.sum()) for flags in contradictions),
     }
 
 
-def _certify(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> tuple[Record, Tensor | None]:
+def _certify(model: nn.Module, task: _Task) -> tuple[Record, Tensor | None]:
     """What there is to say of the certificates, and the radii, if there are any."""
     try:
-        radii = certified_radii(model, images, labels, batch_size=batch_size)
+        bound = lipschitz_bound(model, tuple(task.images.shape[1:]))
     except ValueError as error:
-        return {"reason": str(error)}, None
-    certain = radii[radii >= 0]
-    return {"median radius": float(certain.median()) if len(certain) else None}, radii
+        return {"lipschitz": None, "reason": str(error)}, None
+    return {"lipschitz": bound}, certified_radii(model, task.images, task.labels, bound, task.batch_size)
 
 
-def _settings(images: Tensor, seed: int, size: Size, rtol: float) -> Record:
+def _settings(task: _Task) -> Record:
     return {
-        "seed": seed,
-        "images": len(images),
-        "size": dataclasses.asdict(size),
-        "rtol": rtol,
+        "seed": task.seed,
+        "images": len(task.images),
+        "size": dataclasses.asdict(task.size),
         "group": GROUP,
-        "precision": str(images.dtype).removeprefix("torch."),
-        "device": str(images.device),
+        "precision": str(task.images.dtype).removeprefix("torch."),
+        "device": str(task.images.device),
         "versions": {name: version(name) for name in ("torch", "pyautoattack", "resolvent")},
     }

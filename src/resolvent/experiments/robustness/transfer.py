@@ -1,12 +1,10 @@
 """Attacks on a model with images that fool another, and what they tell about the model's own gradients."""
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from resolvent.experiments.robustness.budget import Budget
 from resolvent.experiments.robustness.gradient import pgd
-from resolvent.experiments.robustness.outcome import BATCH_SIZE, Outcome, judge, worst_case
+from resolvent.experiments.robustness.outcome import BATCH_SIZE, Outcome, judge
 
 
 def transfer(
@@ -25,12 +23,16 @@ def transfer(
     return judge(model, made.images, labels, batch_size)
 
 
-def masked(with_gradients: Sequence[Outcome], without: Sequence[Outcome]) -> Tensor:
+def masked(withstands_gradients: Tensor, withstands_all: Tensor) -> Tensor:
     """(n,), where no attack that follows the model's gradients succeeds but one that does without them.
 
     Such images have adversarial examples that the gradients do not lead to. A few are chance; many say that the
     gradients are masked, by the solver or otherwise, and that only the worst case over all attacks is to be believed.
 
+    Arguments:
+        withstands_gradients: (n,), whether an image is classified correctly under all attacks that follow gradients.
+        withstands_all: (n,), the same under all attacks, see `worst_case`.
+
     Reference: Athalye, Carlini and Wagner, Obfuscated gradients give a false sense of security, 2018.
     """
-    return worst_case(with_gradients) & ~worst_case(without)
+    return withstands_gradients & ~withstands_all
