@@ -12,6 +12,7 @@ import torch
 from torchdeq import get_deq
 from torchdeq.solver import get_solver, register_solver
 
+from resolvent.bench.contender import TorchContender
 from resolvent.bench.layers import Layers
 from resolvent.bench.task import blocks
 
@@ -62,12 +63,13 @@ def candidates(task):
     """All settings by name."""
     linear_part = next(iter(blocks(task.model).values())).field.linear_part
     shifts = (False,) if linear_part is None else (False, True)
-    return {
+    converts = {
         _name(solver, shifted, looser, hook): partial(
             Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted, hook=hook
         )
         for solver, shifted, looser, hook in product(SOLVERS, shifts, (1, 10), (False, True))
     }
+    return {name: partial(TorchContender, "torchdeq", task, convert) for name, convert in converts.items()}
 
 
 def _name(solver, shifted, looser, hook):

@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,12 +29,11 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(f"resolvent: {error}")
     results: dict[str, Any] = {"machine": _machine(options.device, options.threads), "rows": []}
     options.out.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        for theta in options.theta:
-            record = run(ROWS[row](theta, options.device), peers, Effort(options.rounds, options.seconds))
-            results["rows"].append(record)
-            (options.out / "results.json").write_text(json.dumps(results, indent=1))
-            print(markdown({**results, "rows": [record]}), flush=True)
+    for make, theta in product([make for row in rows for make in ROWS[row]], options.theta):
+        record = run(make(theta, options.device), peers, Effort(options.rounds, options.seconds))
+        results["rows"].append(record)
+        (options.out / "results.json").write_text(json.dumps(results, indent=1))
+        print(markdown({**results, "rows": [record]}), flush=True)
     (options.out / "table.md").write_text(markdown(results))
     if options.write:
         write_between_markers(options.write, markdown(results))

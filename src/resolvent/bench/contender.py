@@ -1,6 +1,7 @@
 """A contender makes training steps of a task, and shows its states and gradients."""
 
 import copy
+import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import resolvent as rs
 from resolvent.bench.memory import peak_bytes
 from resolvent.bench.task import Convert, Task, with_layers
 
@@ -134,10 +136,13 @@ class Recorded(nn.Module):
 
 def exact(task: Task) -> Outcome:
     """The task in double precision, solved to 1e-9: what gradients are compared with."""
-    task = copy.deepcopy(task)
     batch = [part.double() if part.is_floating_point() else part for part in task.batch]
-    double = Task(task.row, task.title, task.theta, 1e-9, task.model.double().eval(), batch, task.loss)
-    return TorchContender("exact", double, lambda block: block).outcome()
+    double = dataclasses.replace(task, model=copy.deepcopy(task.model).double().eval(), batch=batch)
+
+    def tight(old: rs.ThetaBlock) -> rs.ThetaBlock:
+        return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, stopping=rs.Stopping(rtol=1e-9))
+
+    return TorchContender("exact", double, tight).outcome()
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

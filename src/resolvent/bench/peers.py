@@ -3,13 +3,14 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import resolvent as rs
 from resolvent.bench.accuracy import gradient_error, residual
-from resolvent.bench.contender import Contender, Outcome, TorchContender
+from resolvent.bench.contender import Contender, Outcome
 from resolvent.bench.task import Task
 
 Make = Callable[[], Contender]
@@ -32,31 +33,34 @@ def load(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def best(name: str, module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | None, list[dict[str, Any]]]:
-    """The fastest of a library's settings that reaches the tolerance of a task, and what each of them did."""
+def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | None, list[dict[str, Any]]]:
+    """The fastest of a library's settings that reaches the tolerance of a task, and what each of them did.
+
+    A library that cannot solve the equations of theta layers says so by SAME_EQUATIONS = False: the fastest of its
+    settings then counts, whatever its residual.
+    """
+    same = getattr(module, "SAME_EQUATIONS", True)
+    candidates: dict[str, Make] = module.candidates(task)
     report: list[dict[str, Any]] = []
-    for setting, convert in module.candidates(task).items():
-        contender = TorchContender(name, task, convert)
-        report.append({"setting": setting, **_try(contender, task, exact)})
-    fit = [entry for entry in report if entry.get("fit")]
+    for setting, make in candidates.items():
+        entry = _try(make, task, exact)
+        fit = "seconds" in entry and (not same or entry["residual"] <= ROOM * task.tolerance)
+        report.append({"setting": setting, **entry, "fit": fit})
+    fit = [entry for entry in report if entry["fit"]]
     if not fit:
         return None, report
-    fastest = min(fit, key=lambda entry: entry["seconds"])["setting"]
-    return TorchContender(name, task, module.candidates(task)[fastest]), report
+    return candidates[min(fit, key=lambda entry: entry["seconds"])["setting"]](), report
 
 
-def _try(contender: Contender, task: Task, exact: Outcome) -> dict[str, Any]:
+def _try(make: Make, task: Task, exact: Outcome) -> dict[str, Any]:
     try:
-        outcome = contender.outcome()
-        reached = residual(task, outcome.states)
-        error = gradient_error(outcome.gradients, exact.gradients)
-        contender.seconds("train", 1)
-        seconds = min(contender.seconds("train", 1) for _ in range(3))
+        with closing(make()) as contender:
+            outcome = contender.outcome()
+            contender.seconds("train", 1)
+            return {
+                "residual": residual(task, outcome.states),
+                "gradient_error": gradient_error(outcome.gradients, exact.gradients),
+                "seconds": min(contender.seconds("train", 1) for _ in range(3)),
+            }
     except (RuntimeError, ValueError, rs.ResolventError) as failure:
         return {"failure": str(failure).splitlines()[0]}
-    return {
-        "residual": reached,
-        "gradient_error": error,
-        "seconds": seconds,
-        "fit": reached <= ROOM * task.tolerance,
-    }

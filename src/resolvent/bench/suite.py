@@ -34,7 +34,7 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort) -> Record:
     contenders: list[Contender] = [TorchContender(name, task, convert) for name, convert in ours(task).items()]
     tried: dict[str, list[Record]] = {}
     for name, module in peers.items():
-        contender, tried[name] = best(name, module, task, right)
+        contender, tried[name] = best(module, task, right)
         if contender is not None:
             contenders.append(contender)
     try:
