@@ -5,7 +5,8 @@ from pathlib import Path
 
 from resolvent.experiments.claims import CLAIMS, judge
 from resolvent.experiments.run import Run
-from resolvent.experiments.tables import spread, table
+from resolvent.experiments.spread import spread
+from resolvent.experiments.tables import tables
 
 
 def write_summary(out: Path, runs: Sequence[Run]) -> Path:
@@ -21,7 +22,8 @@ def write_summary(out: Path, runs: Sequence[Run]) -> Path:
             seeds = f"{outcome.successes} of {len(outcome.values)}"
             claim = outcome.claim
             rows.append([claim.statement, claim.quantity, value, claim.criterion, seeds, outcome.verdict])
-        parts.append(f"## {experiment}\n\n{_markdown(rows)}\n{_markdown(table(experiment, chosen))}")
+        measured = "".join(f"\n{title}\n\n{_markdown(t)}" for title, t in tables(experiment, chosen).items())
+        parts.append(f"## {experiment}\n\n{_markdown(rows)}{measured}")
     path = out / "summary.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path

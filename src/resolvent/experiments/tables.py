@@ -1,23 +1,21 @@
 """The tables of the report: what was measured, as mean and spread over the seeds."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from resolvent.experiments import lotka_volterra
+from resolvent.experiments.mnist.tables import tables as noise_tables
 from resolvent.experiments.run import Run
+from resolvent.experiments.spread import spread
 from resolvent.experiments.stiff import predicted_slope
 
 Column = Callable[[Run], float]
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation over seeds."""
-    if not all(map(math.isfinite, values)):
-        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, which has no mean
-    mean = f"{fmean(values):.3g}"
-    return mean if len(values) < 2 else f"{mean} ± {stdev(values):.1g}"
+def tables(experiment: str, runs: Sequence[Run]) -> dict[str, list[list[str]]]:
+    """All tables of an experiment by title."""
+    return noise_tables(runs) if experiment == "mnist" else {"Measurements": table(experiment, runs)}
 
 
 def table(experiment: str, runs: Sequence[Run]) -> list[list[str]]:

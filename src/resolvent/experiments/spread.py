@@ -1,0 +1,13 @@
+"""Numbers of several seeds as text."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+
+def spread(values: Sequence[float], digits: str = ".3g") -> str:
+    """Mean and standard deviation over seeds."""
+    if not all(map(math.isfinite, values)):
+        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, which has no mean
+    mean = f"{fmean(values):{digits}}"
+    return mean if len(values) < 2 else f"{mean} ± {stdev(values):.1g}"
