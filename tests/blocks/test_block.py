@@ -37,7 +37,7 @@ def test_block_runs_every_scheme(name: str) -> None:
 @pytest.mark.parametrize("theta", [0.0, 0.4, 1.0])
 def test_theta_block_is_a_block_with_the_theta_scheme(theta: float, form: str) -> None:
     field, x = mlp(), torch.randn(5, 3)
-    block = ThetaBlock(field, theta, 6, 1.2, form)
+    block = ThetaBlock(field, theta, 6, 1.2, form, mode="sequential")
     assert (block.field, block.theta, block.num_steps, block.horizon, block.form) == (field, theta, 6, 1.2, form)
     assert torch.equal(block(x), Block(field, rs.schemes.Theta(theta, form), **GRID)(x))
     assert block.scheme == rs.schemes.Theta(theta, form)
@@ -191,7 +191,7 @@ def test_copies_and_files() -> None:
     file = io.BytesIO()
     torch.save(block.state_dict(), file)
     file.seek(0)
-    fresh = ThetaBlock(mlp(), 0.9, **GRID, learn_theta=True)
+    fresh = ThetaBlock(mlp(), 0.9, **GRID, learn_theta=True, mode="sequential")
     fresh.load_state_dict(torch.load(file))
     assert torch.equal(fresh(x), expected)
     assert "raw_theta" in block.state_dict()

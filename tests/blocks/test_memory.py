@@ -1,5 +1,8 @@
 """What a pass keeps: measured in bytes, and checked to change no gradient."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,26 +15,35 @@ from schemes.catalogue import ONE_STEP, SCHEMES, column
 POLICIES = ["store", "checkpoint", "reversible"]
 
 
+class Saved:
+    """A tensor that a graph has saved, and that lives as long as the graph."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 def kept_bytes(block: Block, x: Tensor) -> int:
     """The distinct memory that the graph of a forward pass holds on to, weights and input aside.
 
-    Everything is counted that autograd saves, and what a Function keeps in its context besides.
+    Everything is counted that autograd has saved and not dropped again, and what a Function keeps in its context
+    besides.
     """
     known = {tensor.untyped_storage().data_ptr() for tensor in (x, *block.parameters(), *block.buffers())}
-    storages = {}
+    kept: weakref.WeakSet[Saved] = weakref.WeakSet()
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            storages[storage.data_ptr()] = storage
-        return tensor
+    def note(tensor: Tensor) -> Saved:
+        saved = Saved(tensor)
+        kept.add(saved)
+        return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved.tensor):
         y = block(x)
+    gc.collect()
     reconstruction = getattr(getattr(y.grad_fn, "replay", None), "reconstruction", None)
-    for mark in reconstruction.marks if reconstruction is not None else ():
-        note(mark)
-    return sum(storage.nbytes() for storage in storages.values())
+    marks = reconstruction.marks if reconstruction is not None else ()
+    storages = {tensor.untyped_storage() for tensor in (*marks, *(saved.tensor for saved in kept))}
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    return sum(size for pointer, size in sizes.items() if pointer not in known)
 
 
 class Rotation(fields.Field):
@@ -152,7 +164,7 @@ def test_gradients_of_a_trajectory(memory: str) -> None:
     weights = torch.randn(9, 6, 4)
 
     def gradients(memory: str) -> list[Tensor]:
-        trajectory = ThetaBlock(field, 0.5, 8, 1.6, memory=memory).trajectory(x)
+        trajectory = ThetaBlock(field, 0.5, 8, 1.6, memory=memory, mode="sequential").trajectory(x)
         assert len(trajectory.solutions) == 8
         return torch.autograd.grad((weights * trajectory.states).sum(), [x, *field.parameters()])
 

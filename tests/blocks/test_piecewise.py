@@ -98,7 +98,7 @@ def test_per_sample_start_without_a_loop_over_samples() -> None:
 def test_piecewise_is_the_network_with_a_layer_for_each_piece() -> None:
     pieces = [fields.MLP(3, 8, 1) for _ in range(4)]
     x = torch.randn(5, 3)
-    block = ThetaBlock(fields.Piecewise(pieces, 2.0), 1.0, 4, 2.0)
+    block = ThetaBlock(fields.Piecewise(pieces, 2.0), 1.0, 4, 2.0, mode="sequential")
     y = x
     for piece in pieces:
         y = ThetaBlock(piece, 1.0, 1, 0.5)(y)

@@ -38,7 +38,8 @@ class Block(nn.Module):
         adjoint: how solutions are differentiated; None takes `ImplicitAdjoint()`.
         on_failure: "raise", "warn" or "ignore" solves that do not converge.
         guess: where solves start: "previous" state, "explicit" predictor, "extrapolate" along the trajectory, or a
-            function (interval, c) of your own, see `resolvent.schemes.guess`.
+            function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the previous state, too,
+            but where the field declares a linear part, at the solution for that part alone.
         reuse: whether a solve starts from the factors or the quasi-Newton corrections that the one before it left.
         memory: "store", "checkpoint", "reversible", or an object such as `rs.Reversible(tolerance=1e-4)`.
 
@@ -58,7 +59,7 @@ class Block(nn.Module):
         stopping: Stopping | None = None,
         adjoint: Adjoint | None = None,
         on_failure: str = "raise",
-        guess: str | Guess = "previous",
+        guess: str | Guess | None = None,
         reuse: bool = False,
         memory: str | Memory = "store",
     ) -> None:
@@ -150,6 +151,10 @@ class Block(nn.Module):
     def _grid_repr(self) -> str:
         return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
 
+    def _group(self, x: Tensor) -> int:
+        """How many steps are solved for together."""
+        return 1
+
     def _walk(self, x: Tensor, t0: Number) -> Walk:
         walk = Walk(
             self.field,
@@ -161,6 +166,7 @@ class Block(nn.Module):
             self.guess,
             right_end(self.field, x.dtype),
             self.reuse,
+            self._group(x),
         )
         self.memory.check(walk)
         return walk

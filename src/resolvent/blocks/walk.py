@@ -1,15 +1,18 @@
 """One pass through a block: the grid, and the steps on it."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from resolvent.core.solution import Solution
+from resolvent.errors import ConvergenceError
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Interval, Number
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.solving import Solving
+from resolvent.schemes.theta import Theta
+from resolvent.solvers.newton import Newton
 
 # What `extrapolate` looks at.
 _PAST = 3
@@ -29,6 +32,7 @@ class Walk:
         guess: where the solves start.
         right_end: see `Interval`.
         reuse: whether a solve starts from what the one before it learned.
+        group: how many steps are solved for together; more than one takes a `Theta` scheme.
     """
 
     field: Field
@@ -37,9 +41,10 @@ class Walk:
     h: Number
     num_steps: int
     solving: Solving
-    guess: Guess
+    guess: Guess | None
     right_end: float = 1.0
     reuse: bool = False
+    group: int = 1
 
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
         """The n-th interval, at whose start the states `past` are the latest."""
@@ -49,6 +54,9 @@ class Walk:
 
     def steps(self, x: Tensor) -> Iterator[Step]:
         """All steps, one after the other."""
+        if self.group > 1:
+            yield from self._groups(x)
+            return
         carry = Carry((x,))
         past: tuple[Tensor, ...] = (x.detach(),)
         before: Solution | None = None
@@ -58,6 +66,27 @@ class Walk:
             carry, past = step.carry, (step.state.detach(), *past)[:_PAST]
             if self.reuse and step.solutions:
                 before = step.solutions[-1]
+
+    def _groups(self, x: Tensor) -> Iterator[Step]:
+        """All steps, in groups that are solved for together; one by one where that fails."""
+        assert isinstance(self.scheme, Theta)
+        for start in range(0, self.num_steps, self.group):
+            intervals = [self.interval(n) for n in range(start, min(start + self.group, self.num_steps))]
+            newton = dataclasses.replace(self.solving, solver=Newton(), on_failure="raise")
+            try:
+                steps = self.scheme.steps([dataclasses.replace(i, solving=newton) for i in intervals], x)
+            except ConvergenceError:
+                steps = self._one_by_one(intervals, x)
+            yield from steps
+            x = steps[-1].state
+
+    def _one_by_one(self, intervals: Sequence[Interval], x: Tensor) -> tuple[Step, ...]:
+        steps = []
+        for interval in intervals:
+            interval = dataclasses.replace(interval, past=(x.detach(),))
+            steps.append(self.scheme.step(interval, Carry((x,))))
+            x = steps[-1].state
+        return tuple(steps)
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
         """The n-th step once more, where the state at its end is known: the solves begin at their solution."""

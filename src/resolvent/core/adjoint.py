@@ -12,7 +12,7 @@ from resolvent.core.inverse import Inverse, InverseMap
 from resolvent.core.iterate import solve
 from resolvent.core.linear_problem import LinearProblem
 from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem, full_precision
+from resolvent.core.problem import Problem, Tape, full_precision
 from resolvent.core.solution import Solution, Work
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
@@ -77,20 +77,22 @@ class AttachedAdjoint(Adjoint):
         """The solution, or an approximation to it, of a system with A or its transpose."""
 
     def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
+        tape = Tape() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
-            solution = context.solve(context.problem.detach())
+            solution = context.solve(replace(context.problem.detach(), tape=tape))
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value
-        return solution, self._attach(context, solution)
+        return solution, self._attach(context, solution, tape)
 
-    def _attach(self, context: Context, solution: Solution) -> Tensor:
+    def _attach(self, context: Context, solution: Solution, tape: Tape | None) -> Tensor:
         problem, w = context.problem, solution.value.detach()
         tensors: Sequence[Tensor]
         if transforming():
             image = problem.evaluate(w)
             tensors, solve_at = self._close(context, w)
         else:
-            linearization = Linearization(problem.detach(), w, solution.matrix)
+            recorded = None if tape is None else tape.at(w)
+            linearization = Linearization(problem.detach(), w, solution.matrix, recorded)
             image = linearization.image
             # The graph of the image is walked for what F closes over; nobody wants the gradient by the point.
             linearization.point.register_post_accumulate_grad_hook(_discard)
@@ -174,7 +176,7 @@ class ImplicitAdjoint(AttachedAdjoint):
     def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
         solver = self.solver or context.solver.linear_solver(system)
         stopping = self.stopping or Stopping(rtol=context.stopping.rtol or None)
-        solution = solve(system, solver, stopping, torch.zeros_like(system.b))
+        solution = solve(system, solver, stopping, system.precondition(system.b))
         if self.callback is not None:
             self.callback(solution)
         report(system, solution, self.on_failure or context.on_failure, backward=True)

@@ -7,6 +7,7 @@ w. Each further step w + A^{-1}(b + tau F(w) - w) with the same constant A makes
 Newton iteration in the ring of truncated Taylor series. Differentiating beyond the prepared order raises.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -78,6 +79,10 @@ class Inverse(torch.autograd.Function):
             with forward_ad._set_fwd_grad_enabled(True):
                 v = v + _Limit.apply(output, ctx.inverse.order - 1)
         return v
+
+
+# torch asks for it at every call, and to work it out takes longer than the rest of the call.
+Inverse.forward.__signature__ = inspect.signature(Inverse.forward)  # type: ignore[attr-defined]
 
 
 class _Limit(torch.autograd.Function):

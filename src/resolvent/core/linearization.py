@@ -17,11 +17,18 @@ class Linearization:
 
     Attributes:
         point: (batch, *shape), w, as a leaf of the graph of `image`.
-        image: F(w), attached to the point and to whatever F closes over.
+        image: F(w), attached to the point and to whatever F closes over; both are taken over from a `Tape` that has
+            recorded them.
         work: the account that products go on.
     """
 
-    def __init__(self, problem: Problem, w: Tensor, matrix: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        w: Tensor,
+        matrix: Tensor | None = None,
+        recorded: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.problem = problem
         self.work = problem.work
         self._matrix = matrix
@@ -30,6 +37,8 @@ class Linearization:
         if transforming():
             self.point = w.detach()
             self.image, self._pullback = torch.func.vjp(problem.evaluate, self.point)  # type: ignore[misc]
+        elif recorded is not None:
+            self.point, self.image = recorded
         else:
             self.point = w.detach().requires_grad_()
             with torch.enable_grad():
@@ -100,8 +109,9 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     """F(w) and the dense A = I - tau F'(w), (batch, n, n), in one evaluation.
 
     For a `Rowwise` function the batch is stacked n times and one backward pass gives all rows of the Jacobian at
-    once, where a `Coupled` one needs it for the size of a row only; otherwise there is a backward pass for each row. For the few unknowns this is meant for, both are several
-    times faster than `vmap(jacfwd(F))`, whose cost in eager mode is its overhead.
+    once, n being the size of a row where the function is `Coupled`; otherwise there is a backward pass for each row.
+    For the few unknowns this is meant for, both are several times faster than `vmap(jacfwd(F))`, whose cost in eager
+    mode is its overhead.
     """
     if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()

@@ -72,6 +72,10 @@ class Coupled(Rowwise):
         images = self.inner(w.flatten(0, 1)).reshape(w.shape)
         return torch.einsum("ij,bj...->bi...", self.coupling, images)
 
+    def with_mix(self, coupling: Tensor) -> "Coupled":
+        """The same f, mixed otherwise."""
+        return Coupled(self.function, coupling, *self.conditions)
+
     @property
     def inner(self) -> Rowwise:
         """f on (batch * rows, *shape)."""
@@ -125,6 +129,33 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     return flat(x * y).sum(1)
 
 
+class Tape:
+    """Keeps the graph of the last evaluation of F, and of no other.
+
+    The last evaluation of a solve is as a rule the one at its solution, whose graph the backward pass needs: it is not
+    made a second time.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: tuple[Tensor, Tensor] | None = None
+
+    def record(self, call: Function, w: Tensor) -> Tensor:
+        """F(w), detached; the graph from a leaf with the value of w is kept."""
+        self.recorded = None  # The graph before is freed first.
+        point = w.detach().requires_grad_()
+        with torch.enable_grad():
+            image = call(point)
+        self.recorded = point, image
+        return image.detach()
+
+    def at(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The point and F(w), if the last evaluation was at w."""
+        if self.recorded is None or self.recorded[0].shape != w.shape:
+            return None
+        point = self.recorded[0]
+        return self.recorded if point.data_ptr() == w.data_ptr() or torch.equal(point, w) else None
+
+
 @dataclass(frozen=True)
 class Problem:
     """Find w with w = b + tau F(w).
@@ -138,6 +169,7 @@ class Problem:
         argument_dtype: what F is called with.
         precision: what F computes in, which bounds the residual that can be asked for. Where it is not that of its
             argument, F runs under autocast; the solvers never do.
+        tape: keeps the graph of the last evaluation, where one is given.
     """
 
     function: Function
@@ -147,6 +179,7 @@ class Problem:
     argument_dtype: torch.dtype
     precision: torch.dtype
     work: Work = field(default_factory=Work)
+    tape: Tape | None = None
 
     linear = False
 
@@ -172,7 +205,9 @@ class Problem:
     def evaluate(self, w: Tensor) -> Tensor:
         """F(w), in the dtype of w."""
         self.work.evaluations += 1
-        return self._call(self.function, w)
+        if self.tape is None or torch.is_grad_enabled() or transforming():
+            return self._call(self.function, w)
+        return self.tape.record(lambda point: self._call(self.function, point), w)
 
     def evaluate_instead(self, function: Function, w: Tensor) -> Tensor:
         """Another form of F, such as that for repeated rows, with the same care."""
@@ -197,7 +232,13 @@ class Problem:
 
     def defect(self, w: Tensor) -> Tensor:
         """b + tau F(w) - w, which vanishes at the solution."""
-        return self.b + self.tau * self.evaluate(w) - w
+        return self.defect_of(w, self.evaluate(w))
+
+    def defect_of(self, w: Tensor, image: Tensor) -> Tensor:
+        """The defect, where F(w) is known."""
+        if isinstance(self.tau, Tensor):
+            return self.b + self.tau * image - w
+        return torch.add(self.b, image, alpha=self.tau) - w
 
     def precondition(self, r: Tensor) -> Tensor:
         """r / (1 - tau c), where F(w) = c w + N(w) declares its linear part, else r itself.

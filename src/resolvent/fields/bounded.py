@@ -122,8 +122,7 @@ class Bounded(Field):
         return middle + self.radius * (1 - self.scale.max()) * torch.tanh(self.raw_shift)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        value: Tensor = self.linear_part * y + self.radius * self.scale * self.field(t, y)
-        return value
+        return torch.addcmul(self.linear_part * y, self.radius * self.scale, self.field(t, y))
 
     def disc(self) -> Disc:
         with torch.no_grad():

@@ -38,8 +38,10 @@ def extrapolate(interval: Interval, c: Number) -> Tensor:
 _BY_NAME: dict[str, Guess] = {"previous": previous, "explicit": explicit, "extrapolate": extrapolate}
 
 
-def as_guess(guess: str | Guess) -> Guess:
-    """A guess by its name, or the user's own."""
+def as_guess(guess: str | Guess | None) -> Guess | None:
+    """A guess by its name, or the user's own; None leaves it to `resolve`."""
+    if guess is None:
+        return None
     if isinstance(guess, str):
         if guess not in _BY_NAME:
             raise ValueError(f"guess must be one of {tuple(_BY_NAME)} or a function (interval, c), got {guess!r}.")

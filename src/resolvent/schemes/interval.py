@@ -84,7 +84,7 @@ class Interval:
         """
         field = self.field
         F = self._bind(lambda w, t: field(t, w), [self.time(c)], getattr(field, "linear_part", None))
-        return self._solve(F, b, a * self.length, w0, amplification, before)
+        return self.solve(F, b, a * self.length, w0, amplification, before)
 
     def resolve_together(
         self,
@@ -106,7 +106,7 @@ class Interval:
         """
         field, times = self.field, [self.time(c) for c in nodes]
         if isinstance(mix, Tensor) and getattr(field, "rowwise", False):
-            return self._solve(couple(field, times, mix, b), b, self.length, w0, amplification, None)
+            return self.solve(couple(field, times, mix, b), b, self.length, w0, amplification)
 
         def stages(w: Tensor, *times: Number) -> Tensor:
             slopes = [field(t, w[:, j]) for j, t in enumerate(times)]
@@ -114,7 +114,7 @@ class Interval:
                 return torch.einsum("ij,bj...->bi...", mix, torch.stack(slopes, dim=1))
             return mix(slopes)
 
-        return self._solve(self._bind(stages, times, None), b, self.length, w0, amplification, None)
+        return self.solve(self._bind(stages, times, None), b, self.length, w0, amplification)
 
     def predict(self, c: Number) -> Tensor | None:
         """The guess of the state at the fraction c, without a graph, or None."""
@@ -139,15 +139,16 @@ class Interval:
             return Rowwise(function, *times, linear_part=linear_part)  # type: ignore[arg-type]
         return Rowwise(lambda w: function(w, *times), linear_part=linear_part)
 
-    def _solve(
+    def solve(
         self,
         F: Callable[[Tensor], Tensor],
         b: Tensor,
         tau: Number,
         w0: Tensor | None,
         amplification: float,
-        before: Solution | None,
+        before: Solution | None = None,
     ) -> Solution:
+        """Solves w = b + tau F(w); the arguments are those of `resolve`."""
         solving = self.solving
         return resolve(
             F,

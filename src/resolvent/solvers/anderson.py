@@ -5,22 +5,55 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.problem import Problem, per_sample, rms, select
 from resolvent.core.solver import State
 from resolvent.solvers.history import coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 from resolvent.solvers.safeguard import SHORTEN, Best
 
 
+@dataclass
+class Window:
+    """The last columns of dF, `changes`, and of dW + beta dF, `moves`, with the products among the former.
+
+    Attributes:
+        moves, changes: (batch, memory, n).
+        gram: (batch, memory, memory).
+        valid: (batch, memory), the columns that a sample has.
+    """
+
+    moves: Tensor
+    changes: Tensor
+    gram: Tensor
+    valid: Tensor
+
+
+@dataclass
+class Trial:
+    """What the last step has shown of F, not yet in the window: most solves end before it would be used.
+
+    Attributes:
+        w, f: where the step started.
+        new_w, new_f: where it led, whether or not the sample stayed there.
+        shown: (batch,), whether that was finite.
+        misled: (batch,), whether all that was known is to be forgotten.
+    """
+
+    w: Tensor
+    f: Tensor
+    new_w: Tensor
+    new_f: Tensor
+    shown: Tensor
+    misled: Tensor
+
+
 @dataclass(kw_only=True)
 class AndersonState(State):
     f: Tensor
     best: Best
-    changes_w: Tensor
-    changes_f: Tensor
-    gram: Tensor
-    valid: Tensor
     mixing: Tensor
+    window: Window | None = None
+    last: Trial | None = None
     count: int = 0
 
 
@@ -62,65 +95,62 @@ class Anderson(NonlinearSolver):
     def init(self, problem: Problem, w: Tensor) -> AndersonState:
         r = problem.defect(w)
         norm, f = rms(r), problem.precondition(r)
-        window = ring(self.memory, f)
-        return AndersonState(
-            w=w,
-            norm=norm,
-            f=f,
-            best=Best.first(w, f, norm),
-            changes_w=window,
-            changes_f=window.clone(),
-            gram=torch.zeros_like(window[:, :, :1]).repeat(1, 1, self.memory),
-            valid=torch.zeros_like(window[:, :, 0], dtype=torch.bool),
-            mixing=torch.full_like(norm, self.mixing),
-        )
+        mixing = torch.full_like(norm, self.mixing)
+        return AndersonState(w=w, norm=norm, f=f, best=Best.first(w, f, norm), mixing=mixing)
 
     def step(self, problem: Problem, state: AndersonState, running: Tensor) -> AndersonState:
         beta = per_sample(state.mixing, state.w)
-        gamma = self._weights(state)
-        correction = combine(state.changes_w, gamma, state.w) + beta * combine(state.changes_f, gamma, state.w)
-        moved = state.w + beta * state.f - correction
-        w = torch.where(per_sample(running, moved), moved, state.w)
+        moved, window = torch.addcmul(state.w, beta, state.f), None
+        if state.last is not None:
+            window, held = self._extend(state, state.last), min(state.count, self.memory)
+            moved = moved - combine(window.moves[:, :held], self._weights(window, state.f, held), state.w)
+        w = select(running, moved, state.w)
         r = problem.defect(w)
         norm, f = rms(r), problem.precondition(r)
-
         best, lost, misled = state.best.update(w, f, norm, running)
-        shown = per_sample(norm.isfinite(), w)  # 0 * inf is not 0, so what is not finite must not enter the window.
-        slot = state.count % self.memory
-        changes_w = remember(state.changes_w, slot, torch.where(shown, w - state.w, 0.0))
-        changes_f = remember(state.changes_f, slot, torch.where(shown, f - state.f, 0.0))
-        occupied = torch.arange(self.memory, device=w.device) == slot
         return AndersonState(
-            w=torch.where(per_sample(lost, w), best.w, w),
+            w=select(lost, best.w, w),
             norm=torch.where(lost, best.norm, norm),
-            f=torch.where(per_sample(lost, f), best.r, f),
+            f=select(lost, best.r, f),
             best=best,
-            changes_w=changes_w,
-            changes_f=changes_f,
-            gram=self._gram(state.gram, changes_f, slot),
-            valid=(state.valid | occupied) & ~misled[:, None],
             mixing=torch.where(misled, SHORTEN * state.mixing, state.mixing),
+            window=window,
+            last=Trial(state.w, state.f, w, f, norm.isfinite(), misled),
             count=state.count + 1,
         )
 
-    def _gram(self, gram: Tensor, changes_f: Tensor, slot: int) -> Tensor:
-        """Only the products with the newest column are new."""
-        column = coefficients(changes_f, changes_f[:, slot])
-        gram = gram.clone()
-        gram[:, slot, :] = column
-        gram[:, :, slot] = column
-        return gram
+    def _extend(self, state: AndersonState, trial: Trial) -> Window:
+        """The window with the columns of the last trial in place of its oldest."""
+        # 0 * inf is not 0, so what is not finite must not enter.
+        change = select(trial.shown, trial.new_f - trial.f, torch.zeros_like(trial.f))
+        move = select(trial.shown, trial.new_w - trial.w, torch.zeros_like(trial.w))
+        # Where a sample was misled the mixing is another one now, but then the column is not used.
+        move = torch.addcmul(move, per_sample(state.mixing, move), change)
+        window = self._empty(change) if state.window is None else state.window
+        slot, held = (state.count - 1) % self.memory, min(state.count, self.memory)
+        changes, gram = remember(window.changes, slot, change), window.gram.clone()
+        column = coefficients(changes[:, :held], changes[:, slot])
+        gram[:, slot, :held] = column
+        gram[:, :held, slot] = column
+        occupied = torch.arange(self.memory, device=move.device) == slot
+        valid = (window.valid | occupied) & ~trial.misled[:, None]
+        return Window(remember(window.moves, slot, move), changes, gram, valid)
 
-    def _weights(self, state: AndersonState) -> Tensor:
-        """gamma, (batch, memory); zero for columns that a sample does not have."""
-        valid = state.valid
+    def _empty(self, like: Tensor) -> Window:
+        columns = ring(self.memory, like)
+        gram = torch.zeros_like(columns[:, :, :1]).repeat(1, 1, self.memory)
+        return Window(columns, columns.clone(), gram, torch.zeros_like(columns[:, :, 0], dtype=torch.bool))
+
+    def _weights(self, window: Window, f: Tensor, held: int) -> Tensor:
+        """gamma, (batch, held); zero for columns that a sample does not have."""
+        valid = window.valid[:, :held]
         pairs = valid[:, :, None] & valid[:, None, :]
-        gram = torch.where(pairs, state.gram, 0.0)
+        gram = torch.where(pairs, window.gram[:, :held, :held], 0.0)
         trace = gram.diagonal(dim1=1, dim2=2).sum(1)
         small = 10 * torch.finfo(gram.dtype).eps if self.regularization is None else self.regularization
         # Absent columns get a one on the diagonal, and a right-hand side of zero.
         diagonal = torch.where(valid, (small * trace)[:, None], 1.0)
-        products = torch.where(valid, coefficients(state.changes_f, state.f), 0.0)
+        products = torch.where(valid, coefficients(window.changes[:, :held], f), 0.0)
         gamma, info = torch.linalg.solve_ex(gram + torch.diag_embed(diagonal), products)
         usable = (info == 0)[:, None] & gamma.isfinite()
         return torch.where(usable & valid, gamma, 0.0)

@@ -7,8 +7,10 @@ from torch import Tensor
 from resolvent.core.problem import Problem
 from resolvent.core.solver import Solver, State
 from resolvent.solvers.anderson import Anderson
+from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS
-from resolvent.solvers.linear import DENSE_LIMIT
+from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.linear import DENSE_LIMIT, LinearSolver
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.nonlinear import NonlinearSolver
@@ -33,8 +35,31 @@ class Auto(NonlinearSolver):
             return Newton(), Anderson(), LBFGS()
         return Anderson(), NewtonKrylov(), LBFGS()
 
+    def linear_solver(self, problem: Problem) -> Solver:
+        return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()
+
     def init(self, problem: Problem, w: Tensor) -> State:
         raise NotImplementedError("Auto is a plan of other solvers, which step for themselves.")
 
     def step(self, problem: Problem, state: State, running: Tensor) -> State:
         raise NotImplementedError("Auto is a plan of other solvers, which step for themselves.")
+
+
+@dataclass(frozen=True)
+class AutoLinear(LinearSolver):
+    """The backward pass of `Auto` for many unknowns: Anderson, which measures its residual as it goes, and where that
+    does not get there soon, `GMRES`."""
+
+    def plan(self, problem: Problem) -> tuple[Solver, ...]:
+        return _FewSteps(), GMRES()
+
+    def init(self, problem: Problem, w: Tensor) -> State:
+        raise NotImplementedError("AutoLinear is a plan of other solvers, which step for themselves.")
+
+    def step(self, problem: Problem, state: State, running: Tensor) -> State:
+        raise NotImplementedError("AutoLinear is a plan of other solvers, which step for themselves.")
+
+
+@dataclass(frozen=True)
+class _FewSteps(Anderson):
+    max_steps = 40

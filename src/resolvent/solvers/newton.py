@@ -7,8 +7,9 @@ from torch import Tensor
 
 from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_dense, solve_factorized
 from resolvent.core.problem import Problem, per_sample, rms
-from resolvent.core.solver import State
+from resolvent.core.solver import Solver, State
 from resolvent.core.transforms import any_true
+from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # The fraction of the fall of the residual promised by the linear model that a step has to achieve to be accepted.
@@ -36,9 +37,12 @@ class Newton(NonlinearSolver):
     monotone = True
     unrollable = True
 
+    def linear_solver(self, problem: Problem) -> Solver:
+        return DenseLU()  # With the matrix at hand.
+
     def init(self, problem: Problem, w: Tensor) -> NewtonState:
         image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.b + problem.tau * image - w
+        r = problem.defect_of(w, image)
         norm = rms(r)
         return NewtonState(w=w, norm=norm, matrix=matrix, r=r, length=torch.ones_like(norm))
 
@@ -48,7 +52,7 @@ class Newton(NonlinearSolver):
         moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
         trial = torch.where(per_sample(running & usable, moved), moved, state.w)
         image, matrix = evaluate_with_matrix(problem, trial)
-        r = problem.b + problem.tau * image - trial
+        r = problem.defect_of(trial, image)
         norm = rms(r)
         lower = norm < (1 - SUFFICIENT * state.length) * state.norm
         move = per_sample(lower, trial)
@@ -91,7 +95,7 @@ class Chord(NonlinearSolver):
 
     def init(self, problem: Problem, w: Tensor) -> ChordState:
         image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.b + problem.tau * image - w
+        r = problem.defect_of(w, image)
         norm = rms(r)
         factors, pivots, usable = factorize(matrix)
         return ChordState(

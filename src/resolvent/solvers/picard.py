@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.problem import Problem, rms, select
 from resolvent.core.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 from resolvent.solvers.nonlinear import NonlinearSolver
@@ -43,7 +42,7 @@ class Picard(NonlinearSolver):
 
     def step(self, problem: Problem, state: PicardState, running: Tensor) -> PicardState:
         moved = state.w + self.damping * problem.precondition(state.r)
-        w = torch.where(per_sample(running, moved), moved, state.w)
+        w = select(running, moved, state.w)
         r = problem.defect(w)
         return PicardState(w=w, norm=rms(r), r=r)
 

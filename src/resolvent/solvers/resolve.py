@@ -47,8 +47,8 @@ def resolve(
             to declare its linear part; a `linear_part` attribute of F is read, too.
         b: (batch, *shape), floating point.
         tau: a number, a tensor of no dimension, or one of shape (batch,).
-        w0: first guess, like b; None takes b. The solution does not depend on it beyond the tolerance, and no
-            gradient flows into it.
+        w0: first guess, like b; None takes b / (1 - tau c), the solution for the linear part of F alone, and b where F
+            declares none. The solution does not depend on it beyond the tolerance, and no gradient flows into it.
         solver: None takes `Auto()`.
         stopping: None takes `Stopping()`.
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
@@ -69,7 +69,7 @@ def resolve(
             options = (solver, stopping, adjoint, on_failure, reuse)
             return resolve(_function_outside_inference(F), *(outside_inference(x) for x in (b, tau, w0)), *options)
     problem = _pose(F, b, tau)
-    start = problem.b.detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
+    start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     solver = _expect(solver, Solver, Auto(), "solver", "rs.Newton()")
     stopping = _expect(stopping, Stopping, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
     adjoint = _expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import per_sample
+from resolvent.core.problem import select
 
 # A residual this much above the best one sends the sample back to it.
 _LOST = 10.0
@@ -40,8 +40,8 @@ class Best:
         idle = torch.where(better, 0.0, self.idle + 1)
         misled = ~norm.isfinite() | (idle >= _GIVE_UP)
         best = Best(
-            torch.where(per_sample(better, w), w, self.w),
-            torch.where(per_sample(better, r), r, self.r),
+            select(better, w, self.w),
+            select(better, r, self.r),
             torch.where(better, norm, self.norm),
             torch.where(misled, 0.0, idle),
         )
