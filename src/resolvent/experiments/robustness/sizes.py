@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from resolvent.experiments.robustness.autoattack import Effort
 from resolvent.experiments.robustness.budget import Budget
+from resolvent.experiments.robustness.ensemble import Effort
 
 
 @dataclass(frozen=True)

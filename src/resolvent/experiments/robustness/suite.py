@@ -9,16 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from resolvent.analysis import lipschitz_bound
-from resolvent.experiments.robustness.autoattack import GROUP, Ensemble, autoattack
 from resolvent.experiments.robustness.budget import Budget
 from resolvent.experiments.robustness.certificates import certified_accuracy, certified_radii, refuted
 from resolvent.experiments.robustness.corruptions import CORRUPTIONS
+from resolvent.experiments.robustness.ensemble import GROUP, Ensemble, autoattack
 from resolvent.experiments.robustness.gradient import fgsm, pgd
 from resolvent.experiments.robustness.noise import noise_outcomes
 from resolvent.experiments.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, worst_case
 from resolvent.experiments.robustness.sizes import FULL, Size
 from resolvent.experiments.robustness.solving import attackable
-from resolvent.experiments.robustness.transfer import masked
+from resolvent.experiments.robustness.surrogates import masked
 
 Record = dict[str, Any]
 
