@@ -32,7 +32,7 @@ def kept_bytes(block: Block, x: Tensor) -> int:
     kept: weakref.WeakSet[Saved] = weakref.WeakSet()
 
     def note(tensor: Tensor) -> Saved:
-        saved = Saved(tensor)
+        saved = Saved(tensor.detach())  # With its graph it would keep itself alive.
         kept.add(saved)
         return saved
 
