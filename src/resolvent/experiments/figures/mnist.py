@@ -71,7 +71,7 @@ def _digits(models: Mapping[str, ImplicitResNet], data: Images, count: int = 6) 
         with torch.no_grad():
             guesses = torch.stack([model(noisy).argmax(1) for model in models.values()])
         for n, ax in enumerate(row):
-            pixels = noisy[n].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
+            pixels = noisy[n].clamp(0, 1).permute(1, 2, 0).squeeze(-1).numpy()
             ax.imshow(pixels, cmap="gray_r", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
             right = int((guesses[:, n] == shown.labels[n]).sum())
@@ -92,7 +92,8 @@ def _spectra(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
         with torch.no_grad():
             trajectories = model.passage(data.images[:1]).trajectories
         for n, (ax, stage, trajectory) in enumerate(zip(row, model.stages, trajectories, strict=False)):
-            values = rs.analysis.jacobian_spectrum(stage.field, trajectory.times[:-1], trajectory.states[:-1])
+            at = trajectory.times[:-1], trajectory.states[:-1]
+            values = rs.analysis.jacobian_spectrum(stage.field, *at, max_size=400)
             h = float(torch.as_tensor(stage.step_size))
             plotting.spectrum(values, stage.scheme, ax, h=h, resolution=101)
             ax.set(xlabel="", ylabel=name if n == 0 else "")

@@ -29,7 +29,7 @@ COLUMNS: dict[str, Settings] = {
 }
 """What each column changes in a `MnistConfig`."""
 
-_QUICK: Settings = {"epochs": 8, "schedule": "onecycle", "limit": 300, "draws": 1, "train_size": 500}
+_QUICK: Settings = {"epochs": 10, "schedule": "onecycle", "limit": 300, "draws": 1, "train_size": 500, "batch_size": 50}
 _QUICK_COLUMNS = (*(f"theta{theta:g}" for theta in QUICK_THETAS), "explicit-1lip", "explicit-free", "implicit-free")
 
 
