@@ -11,6 +11,7 @@ from pathlib import Path
 from resolvent.experiments import machine
 from resolvent.experiments.catalogue import EXPERIMENTS
 from resolvent.experiments.images.sources import SOURCES, source_of
+from resolvent.experiments.mnist.attacks import SIZES
 from resolvent.experiments.reproduce import reproduce
 from resolvent.experiments.sweep import SweepError
 
@@ -47,4 +48,8 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
     images.add_argument("--data-dir", type=Path, help="folder with the files of MNIST, or images of your own")
     images.add_argument("--columns", help="names, separated by commas, or a JSON file of settings by name")
     images.add_argument("--held-out", choices=("test", "validation"), default="test", help="the part to judge by")
+    images.add_argument(
+        "--attacks", choices=("none", *SIZES), help="on the trained networks; none without pyautoattack"
+    )
+    images.add_argument("--attack-images", type=int, help="how many held-out images are attacked")
     return parser

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
+from resolvent.experiments.mnist.attacks import attack, available
 from resolvent.experiments.results import collect
 from resolvent.experiments.summary import write_summary
 from resolvent.experiments.sweep import Task, sweep
@@ -21,6 +22,8 @@ def train(
     seeds: int = 1,
     jobs: int | None = None,
     out: Path = Path("results"),
+    attacks: str | None = None,
+    attack_images: int | None = None,
     **images: Any,
 ) -> None:
     """Train the networks that are missing in a folder of results, without a report.
@@ -32,6 +35,9 @@ def train(
         seeds: how often everything is repeated, with the seeds 0, 1, ...
         jobs: parallel processes; None takes as many as there are cores.
         out: the folder.
+        attacks: "quick", "full" or "thorough" attacks on the networks for images once they are trained, or "none";
+            None takes "none".
+        attack_images: how many held-out images are attacked.
         images: for the experiments with images, see `resolvent.experiments.mnist.columns.configs`.
     """
     if seeds < 1:
@@ -44,6 +50,8 @@ def train(
         extras = {key: images[key] for key in EXPERIMENTS[name].extras if key in images}
         tasks += [(name, config) for config in EXPERIMENTS[name].configs(quick, theta, seeds, **extras)]
     sweep(tasks, out, (os.cpu_count() or 1) if jobs is None else jobs)
+    if "mnist" in names and attacks not in (None, "none"):
+        attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
 
 
 def reproduce(
@@ -53,15 +61,20 @@ def reproduce(
     seeds: int = 1,
     jobs: int | None = None,
     out: Path = Path("results"),
+    attacks: str | None = None,
+    attack_images: int | None = None,
     **images: Any,
 ) -> None:
     """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
 
-    The arguments are those of `train`. The report is about all that the folder holds.
+    The arguments are those of `train`; attacks are carried out by default where their library is installed. The report
+    is about all that the folder holds.
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
-    train(experiment, quick, theta, seeds, jobs, out, **images)
+    if attacks is None and available():
+        attacks = "quick" if quick else "full"
+    train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
     runs = collect(out)
     print(f"wrote {write_summary(out, runs)}")
     print(f"wrote {write_report(out, runs)}")

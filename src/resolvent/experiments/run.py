@@ -22,6 +22,9 @@ from resolvent.experiments.network import Config, Metrics, Network
 
 _CURVE_POINTS = 300
 
+ROBUSTNESS = "robustness.json"
+"""What attacks on a trained network found, which may be added to the folder of a run later."""
+
 OnEpoch = Callable[[int], bool]
 """Told the epochs done so far; answers whether to go on."""
 
@@ -78,6 +81,8 @@ def load(folder: Path) -> Run:
     described = json.loads((folder / "config.json").read_text())
     outcome = json.loads((folder / "metrics.json").read_text())
     config = EXPERIMENTS[described["experiment"]].config(**described["config"])
+    if (folder / ROBUSTNESS).exists():
+        outcome["metrics"]["robustness"] = json.loads((folder / ROBUSTNESS).read_text())
     return Run(described["experiment"], config, folder=folder, **outcome)
 
 

@@ -7,6 +7,7 @@ from typing import cast
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import HARDER, SIGMAS, cell
 from resolvent.experiments.mnist.paper import published
+from resolvent.experiments.network import Metrics
 from resolvent.experiments.run import Run
 from resolvent.experiments.spread import spread
 
@@ -26,7 +27,7 @@ def tables(runs: Sequence[Run]) -> dict[str, Rows]:
         for part, words in _PARTS.items()
         for top in (1, 2)
     }
-    return found | {"Networks and solves": _work(columns)}
+    return found | {"Networks and solves": _work(columns)} | _robustness(columns)
 
 
 def by_column(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -77,3 +78,51 @@ def _work(columns: Mapping[str, Sequence[Run]]) -> Rows:
             ]
         )
     return rows
+
+
+def _robustness(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
+    """The tables of those networks that were attacked, if any were."""
+    attacked = {
+        column: [run.metrics["robustness"] for run in runs if "robustness" in run.metrics]
+        for column, runs in columns.items()
+    }
+    attacked = {column: records for column, records in attacked.items() if records}
+    if not attacked:
+        return {}
+    first = next(iter(attacked.values()))[0]
+    count, size = first["asked"]["images"], first["asked"]["attacks"]
+    return {
+        f"Accuracy under the worst of all attacks ({size}) on {count} held-out images": _attacks(attacked),
+        f"Accuracy on {count} held-out images with corruptions": _corruptions(attacked),
+    }
+
+
+def _attacks(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
+    budgets = list(next(iter(attacked.values()))[0]["attacks"])
+    rows = [["column", "clean", *budgets, "gradients masked", "certificates refuted", "Lipschitz bound", "seeds"]]
+    for column, records in attacked.items():
+        worst = [_percent([record["attacks"][budget]["worst case"] for record in records]) for budget in budgets]
+        masked = [max(attack["masked"] for attack in record["attacks"].values()) for record in records]
+        refuted = sum(attack["certificates refuted"] for record in records for attack in record["attacks"].values())
+        bounds = [record["certificates"]["lipschitz"] for record in records]
+        bound = "none" if None in bounds else spread(bounds)
+        clean = _percent([record["clean"]["top 1"] for record in records])
+        rows.append([column, clean, *worst, _percent(masked), str(refuted), bound, str(len(records))])
+    return rows
+
+
+def _corruptions(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
+    severities = [
+        (name, severity)
+        for name, levels in next(iter(attacked.values()))[0]["corruptions"].items()
+        for severity in levels
+    ]
+    rows = [["column", *(f"{name} {severity}" for name, severity in severities), "seeds"]]
+    for column, records in attacked.items():
+        cells = [_percent([r["corruptions"][name][severity] for r in records]) for name, severity in severities]
+        rows.append([column, *cells, str(len(records))])
+    return rows
+
+
+def _percent(fractions: Sequence[float]) -> str:
+    return spread([100 * value for value in fractions], ".1f")
