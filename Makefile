@@ -27,7 +27,7 @@ bench: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
 
 demo: $(VENV)/.dev
-	$(BIN)/python -m resolvent demo --out build/demo
+	$(BIN)/python -m resolvent reproduce all --quick --out build/demo
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -71,19 +71,6 @@ def phase_figure(omega: float = 50.0, step: float = 0.004, periods: float = 2.0,
     _save(plotting.phase_diagrams(omega=omega, h=step, periods=periods)[0], out / "phase_diagrams")
 
 
-def demo(out: Path = Path("build/demo"), steps: int = 300, seed: int = 0) -> None:
-    """Train explicit and implicit networks on a stiff equation, in a few minutes, and write a report.
-
-    Args:
-        out: folder for report.html.
-        steps: of the optimiser.
-        seed: of weights and data.
-    """
-    from resolvent.experiments.demo import demo
-
-    demo(out, steps, seed)
-
-
 def reproduce() -> None:
     """Reproduce the paper's experiments, from training to a report; see `resolvent reproduce --help`."""
 
@@ -94,7 +81,6 @@ def bench() -> None:
 
 COMMANDS: dict[str, Any] = {
     "bench": bench,
-    "demo": demo,
     "reproduce": reproduce,
     "stability": stability,
     "figures": {"_help": "Draw a figure of the paper.", "stability": stability_figure, "phase": phase_figure},

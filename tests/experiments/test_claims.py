@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from resolvent.experiments.claims import CLAIMS, Claim, judge
+from resolvent.experiments.failures import Failure
 from resolvent.experiments.regression import RegressionConfig
+from resolvent.experiments.results import Results
 from resolvent.experiments.run import Run
 from resolvent.experiments.tables import spread
 
@@ -22,27 +24,49 @@ CLAIM = Claim("fits", "error", lambda runs: runs("mse", theta=0.5), high=1.0)
     ("errors", "verdict", "successes"), [((0.1, 0.2), "reproduced", 2), ((0.1, 2.0), "not reproduced", 1)]
 )
 def test_a_claim_has_to_hold_for_every_seed(errors, verdict, successes):
-    (outcome,) = judge([CLAIM], [make_run(mse, seed) for seed, mse in enumerate(errors)])
+    (outcome,) = judge([CLAIM], Results(tuple(make_run(mse, seed) for seed, mse in enumerate(errors))))
     assert outcome.verdict == verdict
     assert outcome.successes == successes
     assert outcome.values == errors
 
 
 def test_a_number_that_is_none_does_not_pass():
-    (outcome,) = judge([CLAIM], [make_run(float("nan"))])
+    (outcome,) = judge([CLAIM], Results((make_run(float("nan")),)))
     assert outcome.verdict == "not reproduced"
 
 
 def test_a_claim_without_its_runs_is_not_judged():
-    (outcome,) = judge([CLAIM], [make_run(0.1, theta=1.0)])
+    (outcome,) = judge([CLAIM], Results((make_run(0.1, theta=1.0),)))
     assert outcome.verdict == "not run"
 
 
 def test_ratios_compare_runs_that_differ_in_one_setting():
     claim = Claim("rises", "ratio", lambda runs: min(runs.ratios("mse", lambda c: True, {"alpha_div": (1.0, 0.0)})))
-    runs = [make_run(0.1), make_run(0.5, alpha_div=1.0), make_run(7.0, theta=0.0)]
-    (outcome,) = judge([claim], runs)
+    runs = (make_run(0.1), make_run(0.5, alpha_div=1.0), make_run(7.0, theta=0.0))
+    (outcome,) = judge([claim], Results(runs))
     assert outcome.values == pytest.approx((5.0,))
+
+
+WHERE = [
+    lambda runs: runs("mse", theta=0.5, alpha_div=0.0),
+    lambda runs: max(runs.all("mse", lambda c: c.theta >= 0.5)),
+    lambda runs: min(runs.ratios("mse", lambda c: c.theta >= 0.5, {"alpha_div": (0.0, 1.0)})),
+]
+
+
+@pytest.mark.parametrize("measure", WHERE)
+def test_a_seed_with_a_failed_run_is_left_out_and_told(measure):
+    runs = (make_run(0.1), make_run(0.2, alpha_div=1.0), make_run(0.3, seed=1, alpha_div=1.0), make_run(0.1, 1, 1.0))
+    failed = make_run(0.0, seed=1).config
+    claim = Claim("fits", "error", measure, high=1.0)
+    (outcome,) = judge([claim], Results(runs, (Failure("regression", failed, "ConvergenceError: no"),)))
+    assert len(outcome.values) == 1
+    assert outcome.seeds == "1 of 1, 1 failed"
+    assert outcome.verdict == "reproduced"
+
+
+def test_own_limits_say_so():
+    assert Claim("", "", lambda runs: 0.0, high=2.0, own=True).criterion == "≤ 2 (own limit)"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +77,9 @@ def test_criteria_are_told_in_words(low, high, text):
     assert Claim("", "", lambda runs: 0.0, **limits).criterion == text
 
 
-@pytest.mark.parametrize(("values", "text"), [((1.0,), "1"), ((1.0, 3.0), "2 ± 1"), ((1.0, float("inf")), "1, inf")])
+@pytest.mark.parametrize(
+    ("values", "text"), [((1.0,), "1"), ((1.0, 1.0), "1"), ((1.0, 3.0), "2 ± 1"), ((1.0, float("inf")), "1, inf")]
+)
 def test_mean_and_spread_are_told_where_there_are_any(values, text):
     assert spread(values) == text
 

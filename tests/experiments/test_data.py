@@ -27,6 +27,22 @@ def test_the_stiff_solution_agrees_with_scipy_also_where_the_forcing_is_frozen(t
     torch.testing.assert_close(exact, torch.from_numpy(solution.y[0]), rtol=0, atol=1e-7)
 
 
+def test_the_learned_predator_prey_field_is_integrated_as_accurately_as_by_scipy(monkeypatch):
+    monkeypatch.setattr(lotka_volterra, "FAR", 40.0)
+    network = lotka_volterra.LotkaVolterra(lotka_volterra.LotkaVolterraConfig(theta=0.5, seed=0, init="xavier"))
+    z0 = lotka_volterra.orbits()[0]
+
+    @torch.no_grad()
+    def slopes(t, z):
+        return network.block.field(t, torch.from_numpy(z).reshape(5, 2)).flatten().numpy()
+
+    times = torch.linspace(0, 40, 201).numpy()
+    solution = solve_ivp(slopes, (0, 40), z0.flatten().numpy(), "RK45", t_eval=times, rtol=1e-8, atol=1e-8)
+    expected = torch.from_numpy(solution.y.T.copy()).reshape(201, 5, 2)
+    assert (expected - z0).abs().max() > 1  # it goes somewhere, through the kinks of the field
+    torch.testing.assert_close(network.continuous(z0), expected, rtol=1e-3, atol=1e-4)
+
+
 def test_stiff_data_starts_five_times_in_each_cell_and_first_at_zero():
     batches = stiff.data(stiff.StiffConfig(theta=0.5, points=10, seed=0)).batches
     assert len(batches) == 20
@@ -58,3 +74,16 @@ def test_full_sweeps_are_those_of_the_paper():
 
 def test_sign_flips_count_turning_points():
     assert regression.sign_flips(torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 3.0]])) == 1.0
+
+
+@pytest.mark.parametrize(("theta", "low", "high"), [(0.0, -1.5, -0.5), (0.5, -0.112, 0.143), (1.0, 0.285, 0.4)])
+def test_a_stiff_layer_multiplies_differences_by_what_its_slopes_allow(theta, low, high):
+    block = stiff.Stiff(stiff.StiffConfig(theta=theta, points=10, seed=0, always=False)).block
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.mul_(5.0)  # well into the normalisation
+        block.eval()  # which measures it anew
+    z = torch.linspace(-0.5, 1.5, 40)[:, None]
+    differences = block.trajectory(z).states[:2].diff(dim=1)
+    factors = differences[1] / differences[0]
+    assert low - 1e-3 < factors.min() < factors.max() < high + 1e-3

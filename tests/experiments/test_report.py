@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from resolvent.experiments import lotka_volterra, regression, reproduce, stiff
+from resolvent.experiments import lotka_volterra, regression, reproduce, stiff, strict_json
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.claims import CLAIMS
 from resolvent.experiments.mnist import columns
@@ -18,7 +18,7 @@ from resolvent.experiments.sweep import SweepError, sweep
 from resolvent.experiments.tables import tables
 
 FIGURES = {
-    "regression": ("data", "training", "iterations", "fields", "spectra"),
+    "regression": ("data", "training", "iterations", "fields", "spectra", "spectra-stages"),
     "stiff": ("data", "trajectories", "slopes"),
     "lotka-volterra": ("data", "fields", "extrapolation"),
     "mnist": ("noise", "digits", "spectra", "certified"),
@@ -36,7 +36,7 @@ def _short_measurements():
         yield
 
 
-@pytest.fixture(scope="module", params=list(EXPERIMENTS))
+@pytest.fixture(scope="module", params=list(FIGURES))
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
@@ -82,8 +82,8 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
 
     experiment, out, _ = results
     torch.set_default_dtype(torch.float32)
-    runs = collect(out)
-    page = write_report(out, runs).read_text()
+    found = collect(out)
+    page = write_report(out, found).read_text()
     assert page.count('<img alt="') == page.count("data:image/png;base64,") == len(FIGURES[experiment])
     for name in FIGURES[experiment]:
         for suffix in ("png", "pdf"):
@@ -92,7 +92,9 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
     assert len(verdicts) == len(CLAIMS[experiment])
     assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
-    assert len(json.loads((out / "results.json").read_text())["runs"]) == len(runs) == 2
+    assert "Shortened: " in page
+    assert "epochs 2 instead of" in page
+    assert len(json.loads((out / "results.json").read_text())["runs"]) == len(found.runs) == 2
 
 
 def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
@@ -100,7 +102,9 @@ def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
     runs = collect(out)
     lines = write_summary(out, runs).read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
-    assert len(rows) == 1 + len(CLAIMS[experiment]) + len(tables(experiment, runs)) * (1 + len(tasks))
+    assert len(rows) == 1 + len(CLAIMS[experiment]) + len(tables(experiment, runs.runs)) * (1 + len(tasks))
+    claims = strict_json.load(out / "summary.json")["claims"]
+    assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in CLAIMS[experiment]]
 
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
@@ -140,6 +144,50 @@ def test_a_run_that_fails_is_told_in_the_end_and_the_others_are_finished(tmp_pat
     with pytest.raises(SweepError, match=r"1 of 2 runs failed:\nregression .*seed1: ValueError: init must be"):
         sweep([("regression", bad), ("regression", good)], tmp_path, jobs)
     assert is_finished("regression", good, tmp_path)
+    (failure,) = collect(tmp_path).failures
+    assert failure.config == bad
+    assert failure.error.startswith("ValueError: init must be")
+
+
+def test_a_report_is_written_with_the_failed_runs_in_it_and_they_are_tried_again(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    torch.set_default_dtype(torch.float32)
+    tasks = [regression.RegressionConfig(theta=theta, alpha_div=0.0, seed=0, epochs=1) for theta in (0.0, 0.5)]
+    monkeypatch.setitem(
+        EXPERIMENTS, "regression", dataclasses.replace(EXPERIMENTS["regression"], configs=lambda *_: tasks)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression.Regression, "terms", _fail_if_implicit(regression.Regression.terms))
+        with pytest.raises(SweepError, match="1 of 2 runs failed"):
+            reproduce.reproduce("regression", jobs=1, out=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "1 runs failed" in page
+    assert "<td>theta0.5-div0-seed0</td><td>ArithmeticError: on purpose</td>" in page
+    assert "0 of 0, 1 failed" in page
+    assert "ArithmeticError: on purpose" in (tmp_path / "summary.md").read_text()
+    assert json.loads((tmp_path / "results.json").read_text())["failures"][0]["config"]["theta"] == 0.5
+    reproduce.reproduce("regression", jobs=1, out=tmp_path)
+    assert "failed run" not in (tmp_path / "report.html").read_text()
+    assert len(collect(tmp_path).runs) == 2
+
+
+def _fail_if_implicit(terms):
+    def wrapped(self, batch):
+        if self.config.theta > 0:
+            raise ArithmeticError("on purpose")
+        return terms(self, batch)
+
+    return wrapped
+
+
+def test_numbers_that_are_not_finite_come_back_from_valid_json(tmp_path):
+    path = tmp_path / "numbers.json"
+    strict_json.dump({"a": [float("inf"), -float("inf"), 1.5], "b": float("nan"), "c": "text"}, path)
+    json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = strict_json.load(path)
+    assert found["a"] == [float("inf"), -float("inf"), 1.5]
+    assert found["b"] != found["b"]
+    assert found["c"] == "text"
 
 
 def test_an_unknown_experiment_is_told():

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from scipy.integrate import solve_ivp  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent.experiments.network import Batches, Config, Metrics, Network
+from resolvent.experiments.network import Batches, Config, Metrics, Network, mean_steps
 from resolvent.experiments.simultaneous import Simultaneous
 
 THETAS = (0.0, 0.5, 1.0)
@@ -22,7 +23,8 @@ LAYERS, HORIZON = 50, 10.0
 FAR = 200.0
 STARTS = (1.0, 1.2, 1.4, 1.6, 1.8)
 EQUILIBRIUM = (1.0, 0.5)
-_RK4 = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
+FINE = 5
+"""Steps of RK4 in a layer's time, 0.04 each, with which the learned field is integrated as a differential equation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ class LotkaVolterraConfig(Config):
 
 def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[LotkaVolterraConfig]:
     return [
-        LotkaVolterraConfig(theta=theta, seed=seed, epochs=600 if quick else 3000)
+        LotkaVolterraConfig(theta=theta, seed=seed, epochs=450 if quick else 3000)
         for seed in range(seeds)
         for theta in thetas or THETAS
     ]
@@ -52,22 +54,16 @@ def predicted_coefficient(theta: float) -> float:
     return -HORIZON / LAYERS * (theta - 0.5)
 
 
-def integrate(field: Any, z0: Tensor, horizon: float, points: int, step: float) -> Tensor:
-    """The solution of z' = field(t, z) at equally many points after z0, by RK4 with steps of about that size.
-
-    Returns:
-        (points + 1, batch, 2).
-    """
-    each = round(horizon / points / step)
-    states = rs.Block(field, _RK4, num_steps=points * each, horizon=horizon).trajectory(z0).states
-    return states[::each]
-
-
-@torch.no_grad()
 def orbits(horizon: float = HORIZON, points: int = LAYERS) -> Tensor:
-    """The true orbits, accurate to 1e-9, (points + 1, 5, 2) in float64."""
+    """The true orbits, to ten digits, (points + 1, 5, 2) in float64."""
     z0 = torch.tensor([[1.0, second] for second in STARTS], dtype=torch.float64)
-    return integrate(truth, z0, horizon, points, step=0.005)
+
+    def slopes(t: float, z: Any) -> Any:
+        return truth(t, torch.from_numpy(z).reshape(z0.shape)).flatten().numpy()
+
+    times = torch.linspace(0, horizon, points + 1, dtype=torch.float64).numpy()
+    solution = solve_ivp(slopes, (0.0, horizon), z0.flatten().numpy(), "DOP853", times, rtol=1e-11, atol=1e-11)
+    return torch.from_numpy(solution.y.T.copy()).reshape(points + 1, *z0.shape)
 
 
 def data(config: LotkaVolterraConfig) -> Batches:
@@ -106,7 +102,8 @@ class LotkaVolterra(Network):
             "divergence": _mean_divergence(field, points.float()) - _mean_divergence(truth, points),
             "late_radius": self._late_radius(data[0]),
             "orbit_distance": self._orbit_distance(data[0]),
-            "iterations": _mean([solution.steps.double().mean().item() for solution in solutions]),
+            "iterations": mean_steps(solutions),
+            "restarts": self.layers.restarts,
         }
 
     @torch.no_grad()
@@ -122,7 +119,10 @@ class LotkaVolterra(Network):
     @torch.no_grad()
     def continuous(self, z0: Tensor) -> Tensor:
         """The solution of z' = F(z) with the learned field to t = 200, at the times of `extrapolate`."""
-        return integrate(self.block.field, z0, FAR, round(FAR / HORIZON * LAYERS), step=0.04)
+        points = round(FAR / HORIZON * LAYERS)
+        scheme = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
+        block = rs.Block(self.block.field, scheme, num_steps=FINE * points, horizon=FAR)
+        return block.trajectory(z0).states[::FINE]
 
     def _late_radius(self, z0: Tensor) -> list[float]:
         """Mean distance from the equilibrium after t = 100 in the learned field, over that of the true orbit."""
@@ -147,7 +147,3 @@ def _directional(points: Tensor) -> Tensor:
 
 def _mean_divergence(field: Any, points: Tensor) -> float:
     return rs.estimators.trace(field, 0.0, points, exact=True).detach().mean().item()
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

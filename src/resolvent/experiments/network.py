@@ -1,7 +1,7 @@
 """What the networks of all experiments have in common: how they are configured, trained and recorded."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,3 +91,9 @@ class Batches(LightningDataModule):
 
     def train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         return torch.utils.data.DataLoader(self.batches, batch_size=None, shuffle=self.shuffle)  # type: ignore[arg-type]
+
+
+def mean_steps(solutions: Sequence[rs.Solution]) -> float:
+    """Nonlinear iterations a layer, on average over layers and samples; none where nothing was solved."""
+    steps = [solution.steps.double().mean().item() for solution in solutions]
+    return sum(steps) / len(steps) if steps else 0.0

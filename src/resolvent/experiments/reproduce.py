@@ -8,8 +8,8 @@ from typing import Any
 from resolvent.experiments.catalogue import EXPERIMENTS, chosen
 from resolvent.experiments.mnist.attacks import attack, available
 from resolvent.experiments.results import collect
-from resolvent.experiments.summary import write_summary
-from resolvent.experiments.sweep import Task, sweep
+from resolvent.experiments.summary import verdicts, write_summary
+from resolvent.experiments.sweep import SweepError, Task, sweep
 
 # By what a run takes, which is the order in which they are best begun.
 _LONGEST_FIRST = ("mnist", "lotka-volterra", "stiff", "regression")
@@ -68,13 +68,20 @@ def reproduce(
     """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
 
     The arguments are those of `train`; attacks are carried out by default where their library is installed. The report
-    is about all that the folder holds.
+    is about all that the folder holds; if runs failed, it says so, and an error follows it.
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
     if attacks is None and available():
         attacks = "quick" if quick else "full"
-    train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
-    runs = collect(out)
-    print(f"wrote {write_summary(out, runs)}")
-    print(f"wrote {write_report(out, runs)}")
+    failed = None
+    try:
+        train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
+    except SweepError as error:
+        failed = error
+    results = collect(out)
+    write_summary(out, results)
+    report = write_report(out, results)
+    print(f"{verdicts(results)}\n\nThe report: {report}")
+    if failed:
+        raise failed

@@ -1,7 +1,6 @@
 """One run: a configuration becomes a folder with the configuration, the weights, the curves and the metrics."""
 
 import dataclasses
-import json
 import logging
 import platform
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 import resolvent as rs
-from resolvent.experiments import lightning, machine
+from resolvent.experiments import lightning, machine, strict_json
 from resolvent.experiments.catalogue import EXPERIMENTS, Data
 from resolvent.experiments.network import Config, Metrics, Network
 
@@ -42,7 +41,7 @@ class Run:
 
     def curves(self) -> dict[str, list[float]]:
         """What was recorded in training, by name, with "epoch" among them."""
-        curves: dict[str, list[float]] = json.loads((self.folder / "curves.json").read_text())
+        curves: dict[str, list[float]] = strict_json.load(self.folder / "curves.json")
         return curves
 
     def network(self) -> Network:
@@ -66,7 +65,7 @@ def is_finished(experiment: str, config: Config, out: Path) -> bool:
     folder = folder_of(experiment, config, out)
     if not folder.exists():
         return False
-    found, asked = json.loads((folder / "config.json").read_text())["config"], dataclasses.asdict(config)
+    found, asked = strict_json.load(folder / "config.json")["config"], dataclasses.asdict(config)
     if found != asked:
         differing = {key: (found.get(key), asked[key]) for key in asked if found.get(key) != asked[key]}
         raise ValueError(
@@ -78,11 +77,11 @@ def is_finished(experiment: str, config: Config, out: Path) -> bool:
 
 def load(folder: Path) -> Run:
     """The run in a folder."""
-    described = json.loads((folder / "config.json").read_text())
-    outcome = json.loads((folder / "metrics.json").read_text())
+    described = strict_json.load(folder / "config.json")
+    outcome = strict_json.load(folder / "metrics.json")
     config = EXPERIMENTS[described["experiment"]].config(**described["config"])
     if (folder / ROBUSTNESS).exists():
-        outcome["metrics"]["robustness"] = json.loads((folder / ROBUSTNESS).read_text())
+        outcome["metrics"]["robustness"] = strict_json.load(folder / ROBUSTNESS)
     return Run(described["experiment"], config, folder=folder, **outcome)
 
 
@@ -152,9 +151,10 @@ def _write(folder: Path, experiment: str, network: Network, metrics: Metrics, se
     try:
         torch.save(network.state_dict(), draft / "weights.pt")
         described = {"experiment": experiment, "config": dataclasses.asdict(network.config)}
-        _dump(described, draft / "config.json")
-        _dump({"metrics": metrics, "versions": versions(), "seconds": seconds}, draft / "metrics.json")
-        _dump(_thinned(network.curves, network.config.epochs), draft / "curves.json")
+        strict_json.dump(described, draft / "config.json")
+        outcome = {"metrics": metrics, "versions": versions(), "seconds": seconds}
+        strict_json.dump(outcome, draft / "metrics.json")
+        strict_json.dump(_thinned(network.curves, network.config.epochs), draft / "curves.json")
         draft.chmod(0o755)
         draft.rename(folder)
     except BaseException:
@@ -167,10 +167,6 @@ def _thinned(curves: dict[str, list[float]], epochs: int) -> dict[str, list[floa
     every = max(1, epochs // _CURVE_POINTS)
     means = {name: torch.tensor(values).reshape(epochs, -1).mean(1) for name, values in curves.items()}
     return {"epoch": list(range(1, epochs + 1, every)), **{name: m[::every].tolist() for name, m in means.items()}}
-
-
-def _dump(value: Any, path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
 
 
 def versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.blocks.weights import frozen_weights
+from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
 
 
 class Simultaneous:
@@ -16,7 +17,8 @@ class Simultaneous:
 
     one resolvent of num_steps times as many unknowns. Newton's method starts at the stages of the last call with the
     same input, which in training are those of the last epoch, and takes a step or two; for fifty layers in the plane
-    an epoch takes a fifth of the time. If it fails, the layers are solved one by one, and it starts again from there.
+    an epoch takes a fifth of the time. If it fails, the layers are solved one by one, by `PseudoTransient` where need
+    be, and it starts again from there; `restarts` counts how often. If that fails, too, it is an error.
 
     For theta = 1 a field of pieces is read at the start of the layers: their end may be in the next piece.
 
@@ -29,6 +31,7 @@ class Simultaneous:
             raise ValueError(f"layers are solved together for the midpoint form and rowwise fields, got {block}.")
         self.block = block
         self.theta = float(block.theta)
+        self.restarts = 0
         self._stages: dict[bytes, Tensor] = {}
 
     def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.Trajectory:
@@ -52,6 +55,7 @@ class Simultaneous:
         try:
             solution = self._newton(x, times, self._stages.get(key))
         except rs.ConvergenceError:
+            self.restarts += 1
             solution = self._newton(x, times, self._one_by_one(x, times))
         self._stages[key] = solution.value.detach()
         return solution
@@ -82,6 +86,7 @@ class Simultaneous:
         states, stages = x, []
         for t in times.unbind(1):
             tau = self.theta * float(self.block.step_size)
-            stages.append(rs.resolve(rs.Rowwise(lambda w, t: self.block.field(t, w), t), states, tau).value)
+            layer = rs.Rowwise(lambda w, t: self.block.field(t, w), t)
+            stages.append(rs.resolve(layer, states, tau, solver=PseudoTransient(), stopping=PATIENT).value)
             states = states + (stages[-1] - states) / self.theta
         return torch.stack(stages, dim=1)

@@ -25,7 +25,7 @@ RATE, HORIZON, LAYERS = 20.0, 2.0, 20
 LOW, HIGH = -25.0, -15.0
 STEP = HORIZON / LAYERS
 IN_A_CELL = 5
-FINE_STEPS = 1000
+FINE_STEPS = 4000
 """Steps of RK4 over the horizon with which the learned field is integrated as the continuous equation that it is."""
 
 
@@ -127,6 +127,7 @@ class Stiff(Network):
             "growth_low": growth.min().item(),
             "growth_high": growth.max().item(),
             "evaluations": self._evaluations(batches),
+            "restarts": self.layers.restarts,
         }
 
     @torch.no_grad()
@@ -136,7 +137,7 @@ class Stiff(Network):
 
     @torch.no_grad()
     def continuous(self) -> Tensor:
-        """The solution from z(0) = 0 of z' = F(t, z) with the learned field, (1001,)."""
+        """The solution from z(0) = 0 of z' = F(t, z) with the learned field, (4001,)."""
         scheme = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
         solver = rs.Block(self.field, scheme, num_steps=FINE_STEPS, horizon=HORIZON)
         return solver.trajectory(torch.zeros(1, 1)).states[:, 0, 0].double()

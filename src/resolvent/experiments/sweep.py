@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from resolvent.experiments.failures import Failure, note_of, record
 from resolvent.experiments.network import Config
 from resolvent.experiments.run import OnEpoch, is_finished, train
 
@@ -30,7 +31,7 @@ def sweep(tasks: Sequence[Task], out: Path, jobs: int) -> None:
     """Train what is missing.
 
     Ctrl-C lets no further run begin, ends those that are under way, and keeps what was finished. A run that fails
-    does not keep the others from being finished; in the end it is an error.
+    does not keep the others from being finished; it leaves a note of what went wrong, and in the end it is an error.
 
     Arguments:
         tasks: the runs; those that take longest come first, so that none of them is left to run alone in the end.
@@ -45,10 +46,10 @@ def sweep(tasks: Sequence[Task], out: Path, jobs: int) -> None:
         return
     failures = _one_by_one(missing, out) if jobs == 1 else _in_parallel(missing, out, min(jobs, len(missing)))
     if failures:
-        raise SweepError(f"{len(failures)} of {len(missing)} runs failed:\n" + "\n".join(failures))
+        raise SweepError(f"{len(failures)} of {len(missing)} runs failed:\n" + "\n".join(map(str, failures)))
 
 
-def _one_by_one(tasks: Sequence[Task], out: Path) -> list[str]:
+def _one_by_one(tasks: Sequence[Task], out: Path) -> list[Failure]:
     failures = []
     with _Bars(len(tasks), 1) as bars:
         for task in tasks:
@@ -62,7 +63,7 @@ def _one_by_one(tasks: Sequence[Task], out: Path) -> list[str]:
     return [failure for failure in failures if failure]
 
 
-def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
+def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> list[Failure]:
     failures = []
     context = get_context("spawn")
     reports, stop = context.Queue(), context.Event()
@@ -70,7 +71,7 @@ def _in_parallel(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
     with _Bars(len(tasks), jobs) as bars, pool:
         # Processes begin with the first tasks, and inherit that they ignore Ctrl-C: the parent decides what it means.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        waiting: dict[Future[str], Task] = {pool.submit(_work, task, out): task for task in tasks}
+        waiting: dict[Future[Failure | None], Task] = {pool.submit(_work, task, out): task for task in tasks}
         signal.signal(signal.SIGINT, handler)
         try:
             while waiting:
@@ -103,16 +104,19 @@ def _enter(reports: Any, stop: Any) -> None:
     _shared.update(reports=reports, stop=stop)
 
 
-def _attempt(task: Task, out: Path, on_epoch: OnEpoch) -> str:
-    """Train; what went wrong, or nothing. As text, since not every exception can be sent to another process."""
+def _attempt(task: Task, out: Path, on_epoch: OnEpoch) -> Failure | None:
+    """Train; what went wrong, if anything. As text, since not every exception can be sent to another process."""
     try:
-        train(*task, out, on_epoch)
+        if train(*task, out, on_epoch):
+            note_of(*task, out).unlink(missing_ok=True)
     except Exception as error:
-        return f"{task[0]} {task[1].name}: {type(error).__name__}: {error}"
-    return ""
+        failure = Failure(*task, f"{type(error).__name__}: {error}")
+        record(failure, out)
+        return failure
+    return None
 
 
-def _work(task: Task, out: Path) -> str:
+def _work(task: Task, out: Path) -> Failure | None:
     every = max(1, task[1].epochs // _REPORTS)
 
     def on_epoch(epoch: int) -> bool:

@@ -5,12 +5,29 @@ from statistics import fmean
 from typing import Any
 
 from resolvent.experiments import lotka_volterra
+from resolvent.experiments.claims import Outcome
+from resolvent.experiments.failures import Failure
 from resolvent.experiments.mnist.tables import tables as noise_tables
 from resolvent.experiments.run import Run
 from resolvent.experiments.spread import spread
 from resolvent.experiments.stiff import predicted_slope
 
 Column = Callable[[Run], float]
+
+
+def claim_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Rows of text, the header first, the verdict last; a row for each claim."""
+    rows = [["claim", "measured is", "value", "criterion", "seeds", "verdict"]]
+    for outcome in outcomes:
+        value = ", ".join(f"{value:.3g}" for value in outcome.values) or "none"
+        claim = outcome.claim
+        rows.append([claim.statement, claim.quantity, value, claim.criterion, outcome.seeds, outcome.verdict])
+    return rows
+
+
+def failure_rows(failures: Sequence[Failure]) -> list[list[str]]:
+    """Rows of text, the header first; a row for each run that failed."""
+    return [["failed run", "error"], *([failure.config.name, failure.error] for failure in failures)]
 
 
 def tables(experiment: str, runs: Sequence[Run]) -> dict[str, list[list[str]]]:
@@ -55,6 +72,7 @@ _COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "sign changes": _metric("sign_flips"),
         "L-BFGS iterations": _metric("lbfgs_iterations"),
         "default solver's": _metric("iterations"),
+        "restarts": _metric("restarts"),
     },
     "stiff": {
         "error of layers": _metric("discrete_error"),
@@ -67,6 +85,7 @@ _COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "smallest R": _metric("growth_low"),
         "largest R": _metric("growth_high"),
         "evaluations a layer": _metric("evaluations"),
+        "restarts": _metric("restarts"),
     },
     "lotka-volterra": {
         "loss": _metric("loss"),
@@ -78,5 +97,6 @@ _COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "distance of layers, inner orbit": lambda run: run.metrics["orbit_distance"][0],
         "outer": lambda run: run.metrics["orbit_distance"][-1],
         "iterations a layer": _metric("iterations"),
+        "restarts": _metric("restarts"),
     },
 }

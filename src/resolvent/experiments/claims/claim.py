@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resolvent.experiments.network import Config
+from resolvent.experiments.results import Results
 from resolvent.experiments.run import Run
 
 
@@ -12,21 +14,28 @@ class NotRunError(LookupError):
     """A claim needs a run that is not among the results."""
 
 
-class Runs:
-    """The runs of one experiment with one seed."""
+class FailedError(NotRunError):
+    """A claim needs a run that failed."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+
+class Runs:
+    """The runs of one experiment with one seed; no claim is judged by what a failed one leaves of a sweep."""
+
+    def __init__(self, runs: Sequence[Run], failed: Sequence[Config] = ()) -> None:
         self.runs = runs
+        self.failed = failed
 
     def __call__(self, metric: str, **settings: Any) -> Any:
         """A metric of the one run with these settings."""
         for run in self.runs:
             if all(getattr(run.config, name) == value for name, value in settings.items()):
                 return run.metrics[metric]
+        self._refuse(lambda config: all(getattr(config, name) == value for name, value in settings.items()))
         raise NotRunError(f"no run with {settings}")
 
     def all(self, metric: str, where: Callable[[Any], bool]) -> list[Any]:
         """A metric of all runs whose configuration is as asked; at least one."""
+        self._refuse(where)
         found = [run.metrics[metric] for run in self.runs if where(run.config)]
         if not found:
             raise NotRunError("no such run")
@@ -35,6 +44,7 @@ class Runs:
     def ratios(self, metric: str, where: Callable[[Any], bool], over: Mapping[str, tuple[Any, Any]]) -> list[float]:
         """The metric at one value of a setting divided by that at another, over={name: (one, other)}, where asked."""
         ((name, (one, other)),) = over.items()
+        self._refuse(lambda config: where(config) and getattr(config, name) == one)
         quotients = []
         for run in self.runs:
             if where(run.config) and getattr(run.config, name) == one:
@@ -43,6 +53,10 @@ class Runs:
         if not quotients:
             raise NotRunError(f"no run with {name} = {one}")
         return quotients
+
+    def _refuse(self, where: Callable[[Any], bool]) -> None:
+        if any(where(config) for config in self.failed):
+            raise FailedError("such a run failed")
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class Claim:
         quantity: what is measured, in words.
         measure: the number, from the runs of a seed.
         low, high: its limits.
+        own: whether the limits are ours, because the paper shows but a trend.
     """
 
     statement: str
@@ -61,20 +76,27 @@ class Claim:
     measure: Callable[[Runs], float]
     low: float = -math.inf
     high: float = math.inf
+    own: bool = False
 
     @property
     def criterion(self) -> str:
+        own = " (own limit)" if self.own else ""
         if self.low == -math.inf:
-            return f"≤ {self.high:g}"
-        return f"≥ {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}"
+            return f"≤ {self.high:g}{own}"
+        return (f"≥ {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}") + own
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A claim with what was measured, a number for each seed that has the runs it needs."""
+    """A claim with what was measured, a number for each seed that has the runs it needs.
+
+    Attributes:
+        failed: seeds for which it could not be measured, because a run had failed.
+    """
 
     claim: Claim
     values: tuple[float, ...]
+    failed: int = 0
 
     @property
     def successes(self) -> int:
@@ -86,17 +108,30 @@ class Outcome:
             return "not run"
         return "reproduced" if self.successes == len(self.values) else "not reproduced"
 
+    @property
+    def seeds(self) -> str:
+        """For how many of the seeds it holds."""
+        return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
 
-def judge(claims: Sequence[Claim], runs: Sequence[Run]) -> list[Outcome]:
+
+def judge(claims: Sequence[Claim], results: Results) -> list[Outcome]:
     """What becomes of the claims of one experiment."""
-    seeds = [Runs([run for run in runs if run.config.seed == seed]) for seed in sorted({r.config.seed for r in runs})]
-    outcomes = []
-    for claim in claims:
-        values = []
-        for of_seed in seeds:
-            try:
-                values.append(float(claim.measure(of_seed)))
-            except NotRunError:
-                continue
-        outcomes.append(Outcome(claim, tuple(values)))
-    return outcomes
+    failed = [failure.config for failure in results.failures]
+    numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})
+    seeds = [
+        Runs([run for run in results.runs if run.config.seed == seed], [c for c in failed if c.seed == seed])
+        for seed in numbers
+    ]
+    return [_judge(claim, seeds) for claim in claims]
+
+
+def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
+    values, failed = [], 0
+    for runs in seeds:
+        try:
+            values.append(float(claim.measure(runs)))
+        except FailedError:
+            failed += 1
+        except NotRunError:
+            continue
+    return Outcome(claim, tuple(values), failed)

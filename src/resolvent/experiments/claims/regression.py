@@ -38,6 +38,7 @@ CLAIMS = (
         lambda runs: min(runs.all("band_ratio", _free)),
         low=1.0,
         high=1.5,
+        own=True,
     ),
     Claim(
         "With more of the divergence penalty it is more difficult to fit the data:",
@@ -98,18 +99,21 @@ CLAIMS = (
         "L-BFGS iterations a layer, largest over smallest, theta > 0",
         lambda runs: _spread(runs.all("lbfgs_iterations", lambda c: _free(c) and c.theta > 0)),
         high=1.5,
+        own=True,
     ),
     Claim(
         "The cost increases with alpha_div",
         "L-BFGS iterations at alpha_div = 1 over those at 0, smallest over theta > 0",
         lambda runs: min(runs.ratios("lbfgs_iterations", lambda c: c.theta > 0, {"alpha_div": (1.0, 0.0)})),
         low=1.2,
+        own=True,
     ),
     Claim(
         "and with theta.",
         "L-BFGS iterations at theta = 1 over those at 0.5, alpha_div = 1",
         lambda runs: runs.ratios("lbfgs_iterations", lambda c: c.alpha_div == 1, {"theta": (1.0, 0.5)})[0],
         low=1.1,
+        own=True,
     ),
 )
 

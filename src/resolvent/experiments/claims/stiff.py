@@ -1,7 +1,9 @@
 """What the paper says of Example 2, and what its theory predicts."""
 
+from statistics import fmean
+
 from resolvent.experiments.claims.claim import Claim, Runs
-from resolvent.experiments.stiff import HIGH, LOW
+from resolvent.experiments.stiff import HIGH, LOW, THETAS, predicted_slope
 
 
 def _error(theta: float, metric: str, statement: str, low: float, high: float) -> Claim:
@@ -23,12 +25,17 @@ def _improvement(runs: Runs, metric: str, theta: float) -> float:
     return float(runs(metric, theta=theta, points=10) / runs(metric, theta=theta, points=2))
 
 
+def _approach(runs: Runs, theta: float) -> float:
+    middle = (LOW + HIGH) / 2
+    return (fmean(runs("slopes", theta=theta, points=10)) - middle) * (1 if predicted_slope(theta) > middle else -1)
+
+
 _INF = float("inf")
 
 CLAIMS = (
     _error(0.0, "discrete_error_early", "The explicit network is unstable on the transient;", 0.3, _INF),
-    _error(0.5, "discrete_error_early", "the midpoint network is stable and accurate,", 0.0, 0.06),
-    _error(1.0, "discrete_error_early", "that of theta = 1 stable.", 0.0, 0.2),
+    _error(0.5, "discrete_error_early", "the midpoint network is stable and accurate,", -_INF, 0.06),
+    _error(1.0, "discrete_error_early", "that of theta = 1 stable.", -_INF, 0.2),
     Claim(
         "The explicit network improves on the slow manifold",
         "its error at t >= 1 over that at t <= 0.5, theta = 0, 10 points",
@@ -43,8 +50,8 @@ CLAIMS = (
         lambda runs: min(_quotient(runs, "discrete_error_late", 0.0, theta) for theta in (0.5, 1.0)),
         low=1.0,
     ),
-    _error(0.5, "continuous_error", "In continuous time the field of the midpoint network is accurate,", 0.0, 0.06),
-    _error(1.0, "continuous_error", "that of theta = 1 satisfactory,", 0.0, 0.12),
+    _error(0.5, "continuous_error", "In continuous time the field of the midpoint network is accurate,", -_INF, 0.06),
+    _error(1.0, "continuous_error", "that of theta = 1 satisfactory,", -_INF, 0.12),
     _error(0.0, "continuous_error", "that of the explicit network corrupted.", 0.25, _INF),
     Claim(
         "The midpoint rule is observably more accurate.",
@@ -90,5 +97,16 @@ CLAIMS = (
         "largest slope of all layers and runs",
         lambda runs: max(runs.all("slope_high", lambda c: True)),
         high=HIGH * (1 - 1e-4),
+    ),
+    *(
+        Claim(
+            f"Theory: the slopes go towards the one that fits the flow best, {predicted_slope(theta):.4g} for "
+            f"theta = {theta:g}.",
+            "how far the mean slope has gone there from the middle, -20, 10 points",
+            lambda runs, theta=theta: _approach(runs, theta),  # type: ignore[misc]
+            low=0.0,
+            own=True,
+        )
+        for theta in THETAS
     ),
 )

@@ -1,6 +1,7 @@
 """Figures 6a, 7 and 8 of the paper: the data, the training, and the learned fields with their spectra."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
         "regression-training": _training(runs),
         "regression-iterations": _iterations(runs),
         "regression-fields": _panels(runs, _field, 1.7),
-        "regression-spectra": _panels(runs, _spectrum, 2.1),
+        "regression-spectra": _panels(runs, _spectrum, 1.7),
+        "regression-spectra-stages": _panels(runs, partial(_spectrum, at_stages=True), 1.7),
     }
 
 
@@ -111,17 +113,21 @@ def _field(run: Run, ax: Axes) -> None:
     ax.plot(image[:, 0], image[:, 1], color=COLORS[1], linewidth=1.5)
 
 
-def _spectrum(run: Run, ax: Axes) -> None:
-    block = run.network().block
+def _spectrum(run: Run, ax: Axes, at_stages: bool = False) -> None:
+    block, theta = run.network().block, run.config.theta
     ((x, _),) = run.batches()
 
     def along(start: Tensor) -> Tensor:
         with torch.no_grad():
-            trajectory = block.trajectory(start)
-        return rs.analysis.jacobian_spectrum(block.field, trajectory.times, trajectory.states)
+            states = block.trajectory(start).states
+        points = (1 - theta) * states[:-1] + theta * states[1:] if at_stages else states
+        return rs.analysis.jacobian_spectrum(block.field, torch.zeros(len(points)), points)
 
     test = augment(torch.linspace(-6, 6, 61))
     plotting.spectrum({"test": along(test), "train": along(x)}, block.scheme, ax, xlim=(-5, 3), ylim=(-2, 2))
+    legend = ax.get_legend()
+    if legend is not None:
+        legend.remove()  # the caption tells the colours once for all panels
 
 
 def _values(runs: Sequence[Run], name: str) -> list[float]:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from resolvent.experiments.figures.grid import grid
 from resolvent.experiments.run import Run
-from resolvent.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, StiffConfig, exact
+from resolvent.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, StiffConfig, exact, predicted_slope
 from resolvent.plotting import COLORS
 
 
@@ -62,7 +62,9 @@ def _slopes(runs: Sequence[Run]) -> Figure:
     for (points, chosen), ax in zip(by_points.items(), row, strict=True):
         for run in chosen:
             label = rf"$\theta={run.config.theta:g}$"
-            ax.plot(range(LAYERS), run.metrics["slopes"], ".-", color=COLORS[round(2 * run.config.theta)], label=label)
+            color = COLORS[round(2 * run.config.theta)]
+            ax.plot(range(LAYERS), run.metrics["slopes"], ".-", color=color, label=label)
+            ax.axhline(predicted_slope(run.config.theta), color=color, linestyle="--", linewidth=0.7)
         ax.set(title=f"{points} points", xlabel="layer", ylim=(-25.5, -14.5))
     row[0].set_ylabel("mean slope")
     row[0].legend(fontsize=6)

@@ -1,0 +1,32 @@
+"""JSON that every reader accepts: numbers that are not finite, which JSON does not have, are written as text."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+_NAMES = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def dump(value: Any, path: Path) -> None:
+    path.write_text(json.dumps(_encode(value), indent=1, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> Any:
+    return _decode(json.loads(path.read_text()))
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return _each(_encode, value)
+
+
+def _decode(value: Any) -> Any:
+    return _NAMES.get(value, value) if isinstance(value, str) else _each(_decode, value)
+
+
+def _each(change: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: change(item) for key, item in value.items()}
+    return [change(item) for item in value] if isinstance(value, list | tuple) else value
