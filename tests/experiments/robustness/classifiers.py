@@ -41,6 +41,17 @@ def linear_case(classes: int, norm: str, count: int = 40) -> tuple[Linear, Tenso
     return model, images, labels, distances, Budget(norm, float(distances.quantile(0.5)))
 
 
+class Blind(nn.Module):
+    """A model with the scores of another, and with no gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images.detach()) + 0 * images.sum()
+
+
 def theta_network(theta: float = 0.5, classes: int = 4, **block: object) -> nn.Sequential:
     """A theta block between linear maps whose Lipschitz constant is known."""
     field = rs.fields.Bounded(rs.fields.MLP(8, 8, 2, bound=1.0, always=True), -2.0, 0.5, scale=0.9)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.robustness.classifiers import PIXELS, SIZE, Linear, linear_case, patterns, theta_network, train
+from experiments.robustness.classifiers import PIXELS, SIZE, Blind, Linear, linear_case, patterns, theta_network, train
 from resolvent.experiments.robustness import (
     Budget,
     Effort,
@@ -63,6 +63,15 @@ def test_no_attack_succeeds_or_goes_beyond_its_budget(name: str, norm: str) -> N
 
 
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_pixels_stay_within_their_range(name: str, norm: str) -> None:
+    model, images = Linear(10), torch.randint(2, (10, 1, SIZE, SIZE)).double()
+    outcome = ATTACKS[name](model, images, model(images).argmax(dim=1), Budget(norm, 3.0 if norm == "l2" else 0.3))
+    assert bool(((outcome.images >= 0) & (outcome.images <= 1)).all())
+    assert not outcome.correct.all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_squares_alone_succeed_with_a_larger_budget(norm: str) -> None:
     model, images, labels, distances, _ = linear_case(10, norm)
     budget = Budget(norm, 8 * float(distances.max()))
@@ -109,6 +118,13 @@ def test_the_seed_and_nothing_else_decides(attack: Any) -> None:
     torch.manual_seed(1)
     assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
     assert torch.get_default_dtype() == torch.float64
+
+
+def test_restarts_start_elsewhere() -> None:
+    model, images, labels, _, budget = linear_case(4, "l2")
+    blind = Blind(model)
+    once, often = (pgd(blind, images, labels, budget, 0, 1, restarts) for restarts in (1, 20))
+    assert often.accuracy < once.accuracy
 
 
 def test_restarts_and_transfers_add_up() -> None:

@@ -5,24 +5,13 @@ import json
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from experiments.robustness.classifiers import linear_case, patterns, theta_network, train
+from experiments.robustness.classifiers import Blind, linear_case, patterns, theta_network, train
 from resolvent.experiments.robustness import FULL, QUICK, THOROUGH, Budget, Effort, Size, evaluate, masked
 from resolvent.models import implicit_resnet18
 
 SMALL = dataclasses.replace(QUICK, budgets=(Budget("linf", 0.1), Budget("l2", 1.0)), rtol=1e-9)
-
-
-class Masked(nn.Module):
-    """A model with the scores of another, and with no gradient."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.model(images.detach()) + 0 * images.sum()
 
 
 @pytest.fixture
@@ -61,7 +50,7 @@ def test_masked_gradients_show() -> None:
     far = distances > 0.5 * distances.max()  # A random start does not get there.
     images, labels, radius = images[far], labels[far], 2 * float(distances.max())
     size = dataclasses.replace(SMALL, budgets=(Budget("l2", radius),), effort=Effort(5, 3, 0, 0))
-    record = evaluate({"honest": model, "masked": Masked(model)}, images, labels, size=size)["models"]
+    record = evaluate({"honest": model, "masked": Blind(model)}, images, labels, size=size)["models"]
     honest, hidden = (record[name]["attacks"][str(size.budgets[0])] for name in ("honest", "masked"))
     assert honest["pgd"] == honest["worst case"] == honest["masked"] == 0
     assert hidden["fgsm"] == 1
@@ -70,7 +59,7 @@ def test_masked_gradients_show() -> None:
     assert hidden["worst case"] == hidden["transfer from"]["honest"] == 0
     assert hidden["masked"] > 0.8
     alone = dataclasses.replace(size, effort=Effort(5, 0, 0, 300))
-    (lonely,) = evaluate({"masked": Masked(model)}, images, labels, size=alone)["models"]["masked"]["attacks"].values()
+    (lonely,) = evaluate({"masked": Blind(model)}, images, labels, size=alone)["models"]["masked"]["attacks"].values()
     assert lonely["masked"] > 0.5
     assert lonely["worst case"] < 0.3
 
