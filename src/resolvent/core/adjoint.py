@@ -102,7 +102,8 @@ class AttachedAdjoint(Adjoint):
                     return solution.value
                 image = problem.evaluate(w)  # For its tangent, without the graph that leads to the point.
         inverse = InverseMap(solve_at, self.order)
-        value: Tensor = Inverse.apply(inverse, problem.b + problem.tau * image - w, w, *tensors)
+        # Only the derivative of the defect counts, and w is constant in the first.
+        value: Tensor = Inverse.apply(inverse, problem.step_of(image), w, *tensors)
         for _ in range(1, self.order):
             value = Inverse.apply(inverse, problem.defect(value), w, *tensors) + (value - w)
         return value

@@ -31,8 +31,7 @@ def report(
     problem: Problem, solution: Solution, on_failure: str, w0: Tensor | None = None, backward: bool = False
 ) -> None:
     """Applies the policy to the samples that did not converge. Input that is not finite is an error under each."""
-    failed = ~solution.converged
-    if not any_true(failed):
+    if solution.settled:
         return
     if not backward:
         _refuse_non_finite(b=problem.b, tau=problem.tau, w0=w0)

@@ -37,6 +37,8 @@ class Progress:
         reference: the residual that progress is measured against.
         idle: steps since there was progress.
         scale: the size of b.
+        tolerance: for the last residual.
+        settled: whether all samples are known to have converged.
     """
 
     value: Tensor
@@ -48,6 +50,8 @@ class Progress:
     reference: Tensor
     idle: Tensor
     scale: Tensor
+    tolerance: Tensor
+    settled: bool = False
 
     @property
     def running(self) -> Tensor:
@@ -71,24 +75,21 @@ class Judge:
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
         size = scale if self.exacting else torch.maximum(scale, rms(w))
-        # Every residual is within an infinite tolerance; none is within a negative one.
-        tolerance = self.atol + self.rtol * size
-        return torch.where(tolerance < torch.inf, tolerance, -1.0)
+        return self.rtol * size + self.atol
 
     def begin(self, problem: Problem, state: State, active: Tensor | None) -> Progress:
         norm, scale = state.norm, rms(problem.b)
         steps = torch.zeros_like(norm, dtype=torch.int32)
-        status = steps.to(torch.int8)
+        status = torch.zeros_like(norm, dtype=torch.int8)
         if active is not None:
-            status = torch.where(active, status, Status.CONVERGED.value)
+            status = status.masked_fill(~active, Status.CONVERGED.value)
         tolerance = self.tolerance(scale, state.w)
         limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
-        limit = torch.where(scale < torch.inf, limit, -1.0)
-        progress = Progress(state.w, norm, status, steps, norm, limit, norm, steps, scale)
-        progress.status = self._verdict(progress, state, tolerance)
+        progress = Progress(state.w, norm, status, steps, norm, limit, norm, steps, scale, tolerance)
+        progress.status = self._verdict(progress, progress.running, state)
         return progress
 
-    def update(self, progress: Progress, state: State) -> None:
+    def update(self, progress: Progress, state: State, running: Tensor) -> None:
         norm = state.norm
         if self.monotone:
             progress.value, progress.residual = state.w, norm
@@ -96,31 +97,39 @@ class Judge:
             better = norm < progress.residual  # Never for a finished sample, since it does not move.
             progress.value = select(better, state.w, progress.value)
             progress.residual = torch.where(better, norm, progress.residual)
-        progress.steps = progress.steps + progress.running
-        progress.last = norm
-        progress.status = self._verdict(progress, state, self.tolerance(progress.scale, state.w))
+        progress.steps = progress.steps + running
+        progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
+        progress.status = self._verdict(progress, running, state)
 
-    def _verdict(self, progress: Progress, state: State, tolerance: Tensor) -> Tensor:
+    def _verdict(self, progress: Progress, running: Tensor, state: State) -> Tensor:
         # From the weakest reason to the strongest: a later one overrules.
-        verdict = torch.where(state.norm <= progress.limit, Status.RUNNING.value, Status.DIVERGED.value)
+        verdict = progress.status.masked_fill(~(state.norm <= progress.limit), Status.DIVERGED.value)
         if state.broken is not None:
-            verdict = torch.where(state.broken, Status.BREAKDOWN.value, verdict)
-        verdict = torch.where(state.norm <= tolerance, Status.CONVERGED.value, verdict)
-        return torch.where(progress.running, verdict.to(torch.int8), progress.status)
+            verdict = verdict.masked_fill(state.broken, Status.BREAKDOWN.value)
+        verdict = verdict.masked_fill(state.norm <= progress.tolerance, Status.CONVERGED.value)
+        return torch.where(running, verdict, progress.status)
 
     def give_up_stalled(self, progress: Progress) -> None:
         """Who has not got better for longer than the patience lasts?"""
         advanced = progress.last < _PROGRESS * progress.reference
         progress.reference = torch.where(advanced, progress.last, progress.reference)
-        progress.idle = torch.where(advanced, 0, progress.idle + 1)
+        progress.idle = (progress.idle + 1).masked_fill(advanced, 0)
         stalled = progress.running & (progress.idle >= self.patience)
-        progress.status = torch.where(stalled, Status.STALLED.value, progress.status)
+        progress.status = progress.status.masked_fill(stalled, Status.STALLED.value)
 
     def end(self, progress: Progress) -> None:
-        """What is still running has run out of steps; what diverged to infinity is told apart."""
-        status = torch.where(progress.running, Status.MAX_STEPS.value, progress.status)
-        infinite = (status == Status.DIVERGED.value) & ~(progress.last + progress.scale).isfinite()
-        progress.status = torch.where(infinite, Status.NON_FINITE.value, status)
+        """What is still running has run out of steps, and what is not finite is told apart from what diverged.
+
+        The one must not be taken for converged: an infinite residual is within an infinite tolerance.
+        """
+        finite = progress.tolerance < torch.inf
+        progress.settled = not any_true(~((progress.status == Status.CONVERGED.value) & finite))
+        if progress.settled:
+            return
+        status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
+        doubtful = (status == Status.DIVERGED.value) | (status == Status.CONVERGED.value)
+        finite = finite & progress.last.isfinite()
+        progress.status = status.masked_fill(doubtful & ~finite, Status.NON_FINITE.value)
 
 
 def take(state: Any, rows: Tensor) -> Any:
@@ -137,7 +146,8 @@ def take(state: Any, rows: Tensor) -> Any:
 
 def _put(into: Progress, rows: Tensor, part: Progress) -> None:
     for f in dataclasses.fields(Progress):
-        setattr(into, f.name, getattr(into, f.name).index_copy(0, rows, getattr(part, f.name)))
+        if isinstance(whole := getattr(into, f.name), Tensor):
+            setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
 
 
 def _run(
@@ -146,19 +156,20 @@ def _run(
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
     may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
     for step in span:
+        running = progress.running
         if looks(step):
-            if not any_true(progress.running):
+            if not any_true(running):
                 break
             if may_drop and progress.value.numel() >= _WORTH_DROPPING:
-                rows = progress.running.nonzero().squeeze(1)
-                if 2 * len(rows) <= len(progress.status):
+                rows = running.nonzero().squeeze(1)
+                if 2 * len(rows) <= len(running):
                     part = take(progress, rows)
                     rest = range(step, span.stop)
                     _run(problem.take(rows), solver, judge, looks, take(state, rows), part, rest)
                     _put(progress, rows, part)
                     return None
-        state = solver.step(problem, state, progress.running)
-        judge.update(progress, state)
+        state = solver.step(problem, state, running)
+        judge.update(progress, state, running)
         if step >= _NO_STALL:
             judge.give_up_stalled(progress)
     return state
@@ -198,7 +209,9 @@ def _confirm(problem: Problem, solver: Solver, judge: Judge, looks: Looks, progr
         promised = progress.status == Status.CONVERGED
         wrong = promised & ~(progress.residual <= judge.tolerance(progress.scale, progress.value))
         if not any_true(wrong):
+            progress.settled = progress.settled or not any_true(~promised)
             return
+        progress.settled = False
         if attempt == _CONFIRMATIONS - 1:
             progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
             return
@@ -216,17 +229,19 @@ def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse
     stages: Sequence[Solver] = solver.plan(problem)
     done, state = iterate(problem, stages[0], stopping, w, before=_learned(reuse, stages[0], w))
     stage, used = torch.zeros_like(done.steps), 1
+    settled = done.settled
     for index, fallback in enumerate(stages[1:], start=1):
-        unsolved = done.status != Status.CONVERGED
-        if not any_true(unsolved):
+        if settled:
             break
+        unsolved = done.status != Status.CONVERGED.value
         more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved)
         state, used = None, index + 1
         done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
         done.residual = torch.where(unsolved, more.residual, done.residual)
         done.status = torch.where(unsolved, more.status, done.status)
         done.steps = done.steps + torch.where(unsolved, more.steps, 0)
-        stage = torch.where(unsolved, index, stage)
+        stage = stage.masked_fill(unsolved, index)
+        settled = more.settled
     return Solution(
         value=done.value,
         status=done.status,
@@ -235,6 +250,7 @@ def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse
         stage=stage,
         solvers=tuple(stages[:used]),
         work=problem.work,
+        settled=settled,
         matrix=None if state is None else state.matrix,
         state=state if stages[0].learns and not transforming() else None,
     )

@@ -232,13 +232,13 @@ class Problem:
 
     def defect(self, w: Tensor) -> Tensor:
         """b + tau F(w) - w, which vanishes at the solution."""
-        return self.defect_of(w, self.evaluate(w))
+        return self.step_of(self.evaluate(w)) - w
 
-    def defect_of(self, w: Tensor, image: Tensor) -> Tensor:
-        """The defect, where F(w) is known."""
+    def step_of(self, image: Tensor) -> Tensor:
+        """b + tau F(w), where F(w) is known."""
         if isinstance(self.tau, Tensor):
-            return self.b + self.tau * image - w
-        return torch.add(self.b, image, alpha=self.tau) - w
+            return self.b + self.tau * image
+        return torch.add(self.b, image, alpha=self.tau)
 
     def precondition(self, r: Tensor) -> Tensor:
         """r / (1 - tau c), where F(w) = c w + N(w) declares its linear part, else r itself.

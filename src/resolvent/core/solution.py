@@ -59,6 +59,7 @@ class Solution:
         stage: (batch,), index into `solvers` of the one that had the sample last.
         solvers: the solvers that were tried, in order; more than one only where a fallback was needed.
         evaluations, vjps, jvps: calls of F, and of products with its transposed and its plain Jacobian.
+        settled: whether all samples converged; known without another look at the device.
         matrix: (batch, n, n), the dense I - tau F'(value), where the solver had it at hand.
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
     """
@@ -70,6 +71,7 @@ class Solution:
     stage: Tensor
     solvers: "tuple[Solver, ...]"
     work: Work = field(repr=False)
+    settled: bool = False
     matrix: Tensor | None = field(default=None, repr=False)
     state: "State | None" = field(default=None, repr=False)
 

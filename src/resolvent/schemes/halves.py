@@ -1,13 +1,12 @@
 """States of two halves (q, p), and what a field has to offer for the schemes that treat the halves apart."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from torch import Tensor
 
 from resolvent.schemes.interval import Number
 
 
-@runtime_checkable
 class Halved(Protocol):
     """A field whose states (batch, *shape) consist of two halves."""
 
@@ -16,7 +15,6 @@ class Halved(Protocol):
     def join(self, q: Tensor, p: Tensor) -> Tensor: ...
 
 
-@runtime_checkable
 class Separable(Halved, Protocol):
     """A field in which each half moves by the other alone: q' = velocity(t, p), p' = force(t, q)."""
 
@@ -27,19 +25,28 @@ class Separable(Halved, Protocol):
 
 def as_halved(field: object) -> Halved:
     """The field, if its states have halves."""
-    if not isinstance(field, Halved):
+    if not _is_halved(field):
         raise ValueError(f"the scheme needs states of two halves, {_EXAMPLES}, got {type(field).__name__}.")
     return field
 
 
 def as_separable(field: object) -> Separable:
     """The field, if each of its halves moves by the other alone."""
-    if not isinstance(field, Separable):
+    if not _is_separable(field):
         raise ValueError(
             f"the scheme needs a field of two halves of which each moves by the other alone, {_EXAMPLES}, "
             f"got {type(field).__name__}."
         )
     return field
+
+
+# By hasattr: since Python 3.12 isinstance with a protocol does not see the submodules of an nn.Module.
+def _is_halved(field: object) -> TypeGuard[Halved]:
+    return all(callable(getattr(field, name, None)) for name in ("split", "join"))
+
+
+def _is_separable(field: object) -> TypeGuard[Separable]:
+    return _is_halved(field) and all(callable(getattr(field, name, None)) for name in ("velocity", "force"))
 
 
 _EXAMPLES = "such as rs.fields.Hamiltonian(...) or rs.Halves(velocity, force)"

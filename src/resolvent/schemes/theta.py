@@ -96,7 +96,7 @@ class Theta(Scheme):
         w0 = None if guess is None else x + theta * (guess - x)
         solution = interval.resolve(theta, x, theta, w0, amplification=1 / self._smallest)
         w = solution.value
-        y = w if not isinstance(theta, Tensor) and theta == 1 else x + (w - x) / theta
+        y = w if not isinstance(theta, Tensor) and theta == 1 else torch.lerp(x, w, 1 / theta)
         return Step(Carry((y,)), (solution,))
 
     def _trapezoid(self, interval: Interval, x: Tensor) -> Step:

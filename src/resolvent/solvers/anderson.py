@@ -30,25 +30,27 @@ class Window:
 
 @dataclass
 class Trial:
-    """What the last step has shown of F, not yet in the window: most solves end before it would be used.
+    """The last step, of which nothing has been drawn yet: most solves end before it would be needed.
 
     Attributes:
-        w, f: where the step started.
-        new_w, new_f: where it led, whether or not the sample stayed there.
-        shown: (batch,), whether that was finite.
-        misled: (batch,), whether all that was known is to be forgotten.
+        w, f: where it started.
+        new_w, new_f, new_norm: where it led, whether or not the sample stays there.
+        kept: (batch,), whether it does.
     """
 
     w: Tensor
     f: Tensor
     new_w: Tensor
     new_f: Tensor
-    shown: Tensor
-    misled: Tensor
+    new_norm: Tensor
+    kept: Tensor
 
 
 @dataclass(kw_only=True)
 class AndersonState(State):
+    """Before the next step the sample goes back to the best iterate, if its last trial is not kept; the norm is already
+    that of the place where it will be."""
+
     f: Tensor
     best: Best
     mixing: Tensor
@@ -99,41 +101,47 @@ class Anderson(NonlinearSolver):
         return AndersonState(w=w, norm=norm, f=f, best=Best.first(w, f, norm), mixing=mixing)
 
     def step(self, problem: Problem, state: AndersonState, running: Tensor) -> AndersonState:
-        beta = per_sample(state.mixing, state.w)
-        moved, window = torch.addcmul(state.w, beta, state.f), None
+        start_w, start_f, best, mixing, window = state.w, state.f, state.best, state.mixing, state.window
         if state.last is not None:
-            window, held = self._extend(state, state.last), min(state.count, self.memory)
-            moved = moved - combine(window.moves[:, :held], self._weights(window, state.f, held), state.w)
-        w = select(running, moved, state.w)
+            trial = state.last
+            best, misled = best.update(trial.new_w, trial.new_f, trial.new_norm)
+            start_w, start_f = select(trial.kept, trial.new_w, best.w), select(trial.kept, trial.new_f, best.r)
+            window = self._extend(window, trial, state.count - 1, mixing, misled)
+            mixing = torch.where(misled, SHORTEN * mixing, mixing)
+        moved = torch.addcmul(start_w, per_sample(mixing, start_w), start_f)
+        if window is not None:
+            held = min(state.count, self.memory)
+            moved = moved - combine(window.moves[:, :held], self._weights(window, start_f, held), moved)
+        w = select(running, moved, start_w)
         r = problem.defect(w)
         norm, f = rms(r), problem.precondition(r)
-        best, lost, misled = state.best.update(w, f, norm, running)
+        kept = best.kept(norm)
         return AndersonState(
-            w=select(lost, best.w, w),
-            norm=torch.where(lost, best.norm, norm),
-            f=select(lost, best.r, f),
+            w=w,
+            norm=torch.where(kept, norm, best.norm),
+            f=f,
             best=best,
-            mixing=torch.where(misled, SHORTEN * state.mixing, state.mixing),
+            mixing=mixing,
             window=window,
-            last=Trial(state.w, state.f, w, f, norm.isfinite(), misled),
+            last=Trial(start_w, start_f, w, f, norm, kept),
             count=state.count + 1,
         )
 
-    def _extend(self, state: AndersonState, trial: Trial) -> Window:
-        """The window with the columns of the last trial in place of its oldest."""
+    def _extend(self, window: Window | None, trial: Trial, count: int, mixing: Tensor, misled: Tensor) -> Window:
+        """The window with the columns of a trial in place of its oldest."""
         # 0 * inf is not 0, so what is not finite must not enter.
-        change = select(trial.shown, trial.new_f - trial.f, torch.zeros_like(trial.f))
-        move = select(trial.shown, trial.new_w - trial.w, torch.zeros_like(trial.w))
-        # Where a sample was misled the mixing is another one now, but then the column is not used.
-        move = torch.addcmul(move, per_sample(state.mixing, move), change)
-        window = self._empty(change) if state.window is None else state.window
-        slot, held = (state.count - 1) % self.memory, min(state.count, self.memory)
+        shown = trial.new_norm.isfinite()
+        change = select(shown, trial.new_f - trial.f, torch.zeros_like(trial.f))
+        move = select(shown, trial.new_w - trial.w, torch.zeros_like(trial.w))
+        move = torch.addcmul(move, per_sample(mixing, move), change)
+        window = self._empty(change) if window is None else window
+        slot, held = count % self.memory, min(count + 1, self.memory)
         changes, gram = remember(window.changes, slot, change), window.gram.clone()
         column = coefficients(changes[:, :held], changes[:, slot])
         gram[:, slot, :held] = column
         gram[:, :held, slot] = column
         occupied = torch.arange(self.memory, device=move.device) == slot
-        valid = (window.valid | occupied) & ~trial.misled[:, None]
+        valid = (window.valid | occupied) & ~misled[:, None]
         return Window(remember(window.moves, slot, move), changes, gram, valid)
 
     def _empty(self, like: Tensor) -> Window:

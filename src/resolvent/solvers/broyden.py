@@ -72,7 +72,8 @@ class Broyden(NonlinearSolver):
         r = problem.defect(w)
         norm = rms(r)
 
-        best, lost, misled = state.best.update(w, r, norm, running)
+        lost = running & ~state.best.kept(norm)
+        best, misled = state.best.update(w, r, norm)
         left, right = self._correct(problem, state, w - state.w, state.r - r)
         forget = misled[:, None, None]
         return BroydenState(

@@ -42,7 +42,7 @@ class Newton(NonlinearSolver):
 
     def init(self, problem: Problem, w: Tensor) -> NewtonState:
         image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.defect_of(w, image)
+        r = problem.step_of(image) - w
         norm = rms(r)
         return NewtonState(w=w, norm=norm, matrix=matrix, r=r, length=torch.ones_like(norm))
 
@@ -52,7 +52,7 @@ class Newton(NonlinearSolver):
         moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
         trial = torch.where(per_sample(running & usable, moved), moved, state.w)
         image, matrix = evaluate_with_matrix(problem, trial)
-        r = problem.defect_of(trial, image)
+        r = problem.step_of(image) - trial
         norm = rms(r)
         lower = norm < (1 - SUFFICIENT * state.length) * state.norm
         move = per_sample(lower, trial)
@@ -62,7 +62,7 @@ class Newton(NonlinearSolver):
             broken=~usable,
             matrix=torch.where(lower[:, None, None], matrix, state.matrix),
             r=torch.where(move, r, state.r),
-            length=torch.where(lower, 1.0, 0.5 * state.length),
+            length=(0.5 * state.length).masked_fill(lower, 1.0),
         )
 
 
@@ -95,7 +95,7 @@ class Chord(NonlinearSolver):
 
     def init(self, problem: Problem, w: Tensor) -> ChordState:
         image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.defect_of(w, image)
+        r = problem.step_of(image) - w
         norm = rms(r)
         factors, pivots, usable = factorize(matrix)
         return ChordState(

@@ -29,20 +29,23 @@ class Best:
     def first(cls, w: Tensor, r: Tensor, norm: Tensor) -> Self:
         return cls(w, r, norm, torch.zeros_like(norm))
 
-    def update(self, w: Tensor, r: Tensor, norm: Tensor, running: Tensor) -> tuple["Best", Tensor, Tensor]:
-        """The best so far; (batch,) who is lost and has to go back to it; who was misled and has to forget.
+    def kept(self, norm: Tensor) -> Tensor:
+        """(batch,), who stays where the residual is `norm`; the others are lost and go back to the best iterate."""
+        return norm <= _LOST * self.norm
+
+    def update(self, w: Tensor, r: Tensor, norm: Tensor) -> tuple["Best", Tensor]:
+        """The best so far; (batch,) who was misled and has to forget.
 
         A step that got lost has still shown something of F, and on a linear problem all of it is true. So it is
         remembered, as long as it stayed within the finite numbers and the memory still leads to better residuals.
         """
         better = norm < self.norm
-        lost = running & ~(norm <= _LOST * self.norm)
-        idle = torch.where(better, 0.0, self.idle + 1)
+        idle = (self.idle + 1).masked_fill(better, 0.0)
         misled = ~norm.isfinite() | (idle >= _GIVE_UP)
         best = Best(
             select(better, w, self.w),
             select(better, r, self.r),
             torch.where(better, norm, self.norm),
-            torch.where(misled, 0.0, idle),
+            idle.masked_fill(misled, 0.0),
         )
-        return best, lost, misled
+        return best, misled
