@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.integrate import solve_ivp  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 import resolvent as rs
@@ -57,6 +56,8 @@ def predicted_coefficient(theta: float) -> float:
 def orbits(horizon: float = HORIZON, points: int = LAYERS) -> Tensor:
     """The true orbits, to ten digits, (points + 1, 5, 2) in float64."""
     z0 = torch.tensor([[1.0, second] for second in STARTS], dtype=torch.float64)
+
+    from scipy.integrate import solve_ivp  # type: ignore[import-untyped]  # the other experiments do without
 
     def slopes(t: float, z: Any) -> Any:
         return truth(t, torch.from_numpy(z).reshape(z0.shape)).flatten().numpy()

@@ -22,7 +22,7 @@ from resolvent.models import ImplicitResNet
 from resolvent.plotting import COLORS
 
 _CERTIFIED = 200
-_RADII = [n / 100 for n in range(101)]
+_RADII = [10 ** (n / 20 - 4) for n in range(101)]
 _LINES = ("-", "--", ":")
 
 
@@ -113,7 +113,7 @@ def _certified(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
             continue
         accuracy = certified_accuracy(radii, _RADII)
         ax.plot(_RADII, [100 * value for value in accuracy], line, color=color, label=column)
-    ax.set(xlabel=r"certified $\ell_2$ radius", ylabel="held-out images, %")
+    ax.set(xlabel=r"certified $\ell_2$ radius", ylabel="held-out images, %", xscale="log")
     _legend(figure, ax)
     return figure
 

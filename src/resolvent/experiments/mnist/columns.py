@@ -15,7 +15,7 @@ QUICK_THETAS = (0.0, 0.5, 1.0)
 
 Settings = Mapping[str, Any]
 
-_FREE: Settings = {"normalization": "free", "alpha_div": 0.0, "init": "xavier", "schedule": "onecycle"}
+_FREE: Settings = {"normalization": "free", "alpha_div": 0.0, "schedule": "onecycle"}
 
 COLUMNS: dict[str, Settings] = {
     **{f"theta{theta:g}": {"theta": theta} for theta in THETAS},

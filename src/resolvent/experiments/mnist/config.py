@@ -30,7 +30,7 @@ class MnistConfig(Config):
         limit: how many images of each part are measured; None measures all.
         draws: of the noise, for each level.
 
-        architecture, ..., form: see `rs.models.implicit_resnet18`.
+        architecture, ..., init: see `rs.models.implicit_resnet18`.
         solver: "auto", "anderson", "newton-krylov" or "picard".
         rtol: of the solves.
 
@@ -70,6 +70,7 @@ class MnistConfig(Config):
     step_size: float = 1.0
     learn_theta: bool = False
     form: str = "midpoint"
+    init: str = "xavier"
     solver: str = "auto"
     rtol: float = 1e-3
 
