@@ -23,8 +23,17 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
+	PYTHONPATH=build/peers $(BIN)/python -m resolvent bench --rows B1,B2,B3,B5 --peers torchdeq,torchdiffeq,jax \
+		--out build/bench --write docs/speed.md
+
+build/peers:
+	$(PIP) --no-deps --target $@ torchdeq==0.1.0 torchdiffeq==0.2.5
+
+build/jax:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check diffrax==0.7.2 optimistix==0.1.0
 
 demo: $(VENV)/.dev
 	$(BIN)/python -m resolvent reproduce all --quick --out build/demo

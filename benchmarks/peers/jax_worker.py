@@ -165,31 +165,34 @@ class Worker:
                 {name.split("/")[2]: jnp.asarray(arrays[name]) for name in arrays.files if name.startswith(when)}
                 for when in ("before/", "after/")
             ]
+            self.first = self.weights[0]
             buffers = {name[7:]: jnp.asarray(arrays[name]) for name in arrays.files if name.startswith("buffer/")}
             batch = [jnp.asarray(arrays[name]) for name in arrays.files if name.startswith("batch/")]
-        run = lambda weights, batch: loss(weights, buffers, batch)  # noqa: E731
-        self.recorded = jax.jit(jax.grad(run, has_aux=True))
-        step = jax.jit(lambda weights, batch: jax.value_and_grad(run, has_aux=True)(weights, batch)[1])
-        self.steps = {
-            "train": step.lower(self.weights[0], batch).compile(),
-            "infer": jax.jit(lambda weights, batch: run(weights, batch)[0]).lower(self.weights[0], batch).compile(),
-        }
-        self.batch = batch
+        self.batch, self.compiled = batch, {}
+        self.run = lambda weights, batch: loss(weights, buffers, batch)
+
+    def step(self, kind):
+        """Compiled when first needed: gradients and states, or the loss alone."""
+        if kind not in self.compiled:
+            act = {"train": jax.grad(self.run, has_aux=True), "infer": lambda *given: self.run(*given)[0]}[kind]
+            self.compiled[kind] = jax.jit(act).lower(self.weights[0], self.batch).compile()
+        return self.compiled[kind]
 
     def seconds(self, kind, repeats):
+        step = self.step(kind)
         start = time.perf_counter()
         for _ in range(repeats):
             self.weights.reverse()
-            jax.block_until_ready(self.steps[kind](self.weights[0], self.batch))
+            jax.block_until_ready(step(self.weights[0], self.batch))
         return (time.perf_counter() - start) / repeats
 
     def peak(self):
-        plan = self.steps["train"].memory_analysis()
-        return plan.temp_size_in_bytes + plan.output_size_in_bytes
+        plan = self.step("train").memory_analysis()
+        return plan.temp_size_in_bytes + sum(array.nbytes for array in self.weights[0].values())
 
     def outcome(self):
-        gradients, states = self.recorded(self.weights[0], self.batch)
-        arrays = {f"gradient{n:03d}": np.asarray(g) for n, g in enumerate(gradients[name] for name in self.weights[0])}
+        gradients, states = self.step("train")(self.first, self.batch)
+        arrays = {f"gradient{n:03d}": np.asarray(gradients[name]) for n, name in enumerate(self.first)}
         arrays |= {f"states{n:03d}": np.asarray(s) for n, s in enumerate(states)}
         np.savez(f"{TASK['folder']}/results.npz", **arrays)
 

@@ -24,16 +24,15 @@ SOLVERS = ("fixed_point_iter", "anderson", "anderson3", "anderson6", "broyden")
 class Equilibrium(Layers):
     """Theta layers as deep equilibria."""
 
-    def __init__(self, block, solver, tolerance, looser, shifted, hook):
+    def __init__(self, block, solver, tolerance, looser, shifted):
         super().__init__(block)
         self.shift = self.theta * self.h * float(self.field.linear_part) if shifted else 0.0
         # What its solvers compare with the tolerance is the residual divided by 1 - theta h c.
         self.tolerance, self.looser = tolerance / (1 - self.shift), looser
-        # One object a layer: that of the last layer would take away the hooks of all others.
+        # The hook spares an evaluation in the backward pass; one object a layer, or they take away each other's hooks.
         self.equilibria = [
             get_deq(
-                ift=not hook,
-                hook_ift=hook,
+                hook_ift=True,
                 f_solver=solver,
                 b_solver=solver,
                 b_tol=self.tolerance,
@@ -64,14 +63,14 @@ def candidates(task):
     linear_part = next(iter(blocks(task.model).values())).field.linear_part
     shifts = (False,) if linear_part is None else (False, True)
     converts = {
-        _name(solver, shifted, looser, hook): partial(
-            Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted, hook=hook
+        _name(solver, shifted, looser): partial(
+            Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted
         )
-        for solver, shifted, looser, hook in product(SOLVERS, shifts, (1, 10), (False, True))
+        for solver, shifted, looser in product(SOLVERS, shifts, (1, 10))
     }
     return {name: partial(TorchContender, "torchdeq", task, convert) for name, convert in converts.items()}
 
 
-def _name(solver, shifted, looser, hook):
-    parts = [solver, "linear part apart" * shifted, f"tolerance x{looser}" * (looser > 1), "hook" * hook]
+def _name(solver, shifted, looser):
+    parts = [solver, "linear part apart" * shifted, f"tolerance x{looser}" * (looser > 1)]
     return ", ".join(part for part in parts if part)

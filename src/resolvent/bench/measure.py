@@ -12,7 +12,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: float) -> dic
     """Times and ratios by name and kind; the first contender is what the others are compared with.
 
     Contenders take turns, so that whatever else the machine does meets all of them, and a ratio is one of neighbours in
-    time. Its median and quartiles over the rounds are what is reported.
+    time. Its median and quartiles over the rounds are what is reported, and all times are there for other ratios.
 
     Arguments:
         contenders: the first one is the reference.
@@ -30,7 +30,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: float) -> dic
         reference = times[contenders[0].name]
         for name, own in times.items():
             ratios = [a / b for a, b in zip(own, reference, strict=True)]
-            results[name][kind] = {"seconds": quartiles(own), "ratio": quartiles(ratios)}
+            results[name][kind] = {"seconds": quartiles(own), "ratio": quartiles(ratios), "turns": own}
     return results
 
 
