@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.robustness.classifiers import Blind, linear_case, patterns, theta_network, train
 from resolvent.experiments.robustness import FULL, QUICK, THOROUGH, Budget, Effort, Size, evaluate, masked
@@ -62,6 +62,21 @@ def test_masked_gradients_show() -> None:
     (lonely,) = evaluate({"masked": Blind(model)}, images, labels, size=alone)["models"]["masked"]["attacks"].values()
     assert lonely["masked"] > 0.5
     assert lonely["worst case"] < 0.3
+
+
+def test_noise_is_clamped_where_it_says_so() -> None:
+    class Picture(nn.Module):
+        """Is right about what has the pixels of a picture."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            inside = ((images >= 0) & (images <= 1)).flatten(1).all(dim=1).double()
+            return torch.stack((inside, 1 - inside, -inside), dim=1)
+
+    images, labels = torch.rand(5, 1, 10, 10), torch.zeros(5, dtype=torch.int64)
+    size = dataclasses.replace(SMALL, budgets=(), sigmas=(0.5,), draws=3)
+    noise = evaluate({"a": Picture()}, images, labels, size=size)["models"]["a"]["noise"]["0.5"]
+    assert noise["clamped"] == {"top 1": [1.0] * 3, "top 2": [1.0] * 3}
+    assert noise["unclamped"] == {"top 1": [0.0] * 3, "top 2": [1.0] * 3}
 
 
 def test_masked_counts_what_only_the_others_break() -> None:
