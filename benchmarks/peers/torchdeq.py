@@ -28,14 +28,15 @@ class Equilibrium(Layers):
         super().__init__(block)
         self.shift = self.theta * self.h * float(self.field.linear_part) if shifted else 0.0
         # What its solvers compare with the tolerance is the residual divided by 1 - theta h c.
-        self.tolerance, self.looser = tolerance / (1 - self.shift), looser
+        tolerance, self.looser = tolerance / (1 - self.shift), looser
         # The hook spares an evaluation in the backward pass; one object a layer, or they take away each other's hooks.
         self.equilibria = [
             get_deq(
                 hook_ift=True,
                 f_solver=solver,
                 b_solver=solver,
-                b_tol=self.tolerance,
+                f_tol=looser * tolerance,
+                b_tol=tolerance,
                 f_stop_mode="rel",
                 b_stop_mode="rel",
                 f_max_iter=200,
@@ -51,10 +52,9 @@ class Equilibrium(Layers):
             return (x + tau * self.field(t, z) - shift * z) / (1 - shift)
 
         training = torch.is_grad_enabled()
-        equilibrium = self.equilibria[n].train(training)
-        # In training one more evaluation follows.
-        equilibrium.f_tol = self.tolerance * (self.looser if training else 1)
-        z = equilibrium(step, x.detach())[0][-1]
+        z = self.equilibria[n].train(training)(step, x.detach())[0][-1]
+        if self.looser > 1 and not training:
+            z = step(z)  # which in training follows of itself
         return x + (z - x) / self.theta
 
 

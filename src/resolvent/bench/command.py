@@ -43,6 +43,8 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"there is no row {unknown[0]!r}: choose among {', '.join((*ROWS, GROWTH))}.")
     torch.set_num_threads(options.threads)
+    # Single precision means that: with fewer digits in its products no contender reaches the tolerance.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     results: dict[str, Any] = {"machine": _machine(options.device, options.threads), "absent": [], "rows": []}
     peers = {}
     for name in options.peers:

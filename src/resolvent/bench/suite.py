@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import resolvent as rs
 from resolvent.bench.accuracy import gradient_error, residual
 from resolvent.bench.contender import Contender, Outcome, TorchContender, exact
 from resolvent.bench.layers import ours
@@ -37,25 +38,28 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort) -> Record:
         contender, tried[name] = best(module, task, right)
         if contender is not None:
             contenders.append(contender)
-    try:
-        checks = {contender.name: _check(contender, task, right) for contender in contenders}
-        times = measure(contenders, effort.rounds, effort.seconds)
-    finally:
-        for contender in contenders:
-            contender.close()
+    checks = {contender.name: _check(contender, task, right) for contender in contenders}
+    able = [contender for contender in contenders if "failure" not in checks[contender.name]]
+    times = measure(able, effort.rounds, effort.seconds)
+    for contender in contenders:
+        contender.close()
     return {
         "row": task.row,
         "title": task.title,
         "theta": task.theta,
         "tolerance": task.tolerance,
-        "contenders": {name: checks[name] | times[name] for name in checks},
+        "contenders": {contender.name: checks[contender.name] | times[contender.name] for contender in able},
+        "failures": {name: check["failure"] for name, check in checks.items() if "failure" in check},
         "tried": tried,
     }
 
 
 def _check(contender: Contender, task: Task, right: Outcome) -> Record:
-    outcome = contender.outcome()
-    check: Record = {"peak_bytes": contender.peak()}
+    try:
+        outcome = contender.outcome()
+        check: Record = {"peak_bytes": contender.peak()}
+    except (RuntimeError, ValueError, rs.ResolventError) as failure:
+        return {"failure": str(failure).splitlines()[0]}
     if contender.name != "explicit":
         check["residual"] = residual(task, outcome.states)
         check["gradient_error"] = gradient_error(outcome.gradients, right.gradients)

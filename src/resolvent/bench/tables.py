@@ -67,6 +67,7 @@ def _record(record: Record) -> list[str]:
     rows = [_cells(name, entry, record) for name, entry in record["contenders"].items()]
     failed = [name for name, tried in record["tried"].items() if name not in record["contenders"] and tried]
     rows += [[name, "none of its settings reaches the tolerance", *[""] * (len(HEAD) - 2)] for name in failed]
+    rows += [[name, reason, *[""] * (len(HEAD) - 2)] for name, reason in record["failures"].items()]
     return [title, "", *_table(HEAD, rows), ""]
 
 
