@@ -1,12 +1,11 @@
 """Attacks, corruptions and certificates for trained networks: a step of its own, on any machine with the weights."""
 
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from resolvent.experiments import machine
+from resolvent.experiments import machine, strict_json
 from resolvent.experiments.images import Split
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.network import Mnist
@@ -53,4 +52,4 @@ def _attack_seed(runs: Sequence[Run], size: str, count: int) -> None:
     for run in runs:
         record = outcome["models"][cast(MnistConfig, run.config).column]
         content = {"asked": what, "settings": outcome["settings"], **record}
-        (run.folder / ROBUSTNESS).write_text(json.dumps(content, indent=1) + "\n")
+        strict_json.dump(content, run.folder / ROBUSTNESS)
