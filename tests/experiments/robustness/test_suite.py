@@ -70,7 +70,7 @@ def test_noise_is_clamped_where_it_says_so() -> None:
 
         def forward(self, images: Tensor) -> Tensor:
             inside = ((images >= 0) & (images <= 1)).flatten(1).all(dim=1).double()
-            return torch.stack((inside, 1 - inside, -inside), dim=1)
+            return torch.stack((inside, 1 - inside, -torch.ones_like(inside)), dim=1)
 
     images, labels = torch.rand(5, 1, 10, 10), torch.zeros(5, dtype=torch.int64)
     size = dataclasses.replace(SMALL, budgets=(), sigmas=(0.5,), draws=3)
