@@ -109,7 +109,7 @@ class Stiff(Network):
         return {"loss": loss, "variation": variation, "total": loss + variation}
 
     def measure(self, batches: Any) -> Metrics:
-        discrete, continuous = self.discrete(), self.continuous()
+        discrete, continuous = self.discrete(), self.continuous(FINE_STEPS)
         slopes = self.slopes()
         growth = rs.analysis.theta_stability(self.config.theta, STEP * slopes).real
         coarse = torch.linspace(0, HORIZON, LAYERS + 1, dtype=torch.float64)
@@ -136,10 +136,10 @@ class Stiff(Network):
         return self.block.trajectory(torch.zeros(1, 1)).states[:, 0, 0].double()
 
     @torch.no_grad()
-    def continuous(self) -> Tensor:
-        """The solution from z(0) = 0 of z' = F(t, z) with the learned field, (4001,)."""
+    def continuous(self, steps: int) -> Tensor:
+        """The solution from z(0) = 0 of z' = F(t, z) with the learned field, by so many steps of RK4, (steps + 1,)."""
         scheme = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
-        solver = rs.Block(self.field, scheme, num_steps=FINE_STEPS, horizon=HORIZON)
+        solver = rs.Block(self.field, scheme, num_steps=steps, horizon=HORIZON)
         return solver.trajectory(torch.zeros(1, 1)).states[:, 0, 0].double()
 
     def slopes(self) -> Tensor:

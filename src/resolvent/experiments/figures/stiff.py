@@ -45,8 +45,8 @@ def _trajectories(runs: Sequence[Run]) -> Figure:
             network = cast(Stiff, run.network())
             color, label = COLORS[round(2 * run.config.theta)], rf"$\theta={run.config.theta:g}$"
             discrete.plot(coarse, network.discrete(), color=color, label=label, linewidth=0.9)
-            path = network.continuous()
-            continuous.plot(torch.linspace(0, HORIZON, len(path)), path, color=color, label=label, linewidth=0.9)
+            path = network.continuous(len(fine) - 1)
+            continuous.plot(fine, path, color=color, label=label, linewidth=0.9)
         discrete.set(title=f"{points} points", ylim=(-0.7, 1.7))
         continuous.set(xlabel="$t$")
     top[0].set_ylabel("layers")
