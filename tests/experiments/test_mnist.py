@@ -161,6 +161,13 @@ def test_columns_of_the_table() -> None:
     ]
 
 
+def test_what_is_wrong_with_the_data_is_told_before_any_run(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"spoilt")
+    with pytest.raises(SystemExit, match=r"^resolvent: .*train-images-idx3-ubyte.gz does not begin like"):
+        command.main(["mnist", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")], train)
+    assert not (tmp_path / "out").exists()
+
+
 def test_columns_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "recipes.json"
     path.write_text(json.dumps({"a": {"base": "implicit-free", "learning_rate": 0.003}, "b": {"theta": 0.25}}))
