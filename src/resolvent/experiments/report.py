@@ -62,8 +62,8 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     return (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
         "runs are there. The limits are meant for training at full length, and were set before it; where the paper "
-        "shows but a trend, they are our own, say so, and were chosen with results in view. Claims have a value for each "
-        "seed, measurements the mean over the seeds ± the standard deviation.</p>"
+        "shows but a trend, they are our own, say so, and were chosen with results in view. Claims have a value for "
+        "each seed, measurements the mean over the seeds ± the standard deviation.</p>"
         f"<ul>{''.join(lines)}</ul><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
 
