@@ -66,7 +66,7 @@ def candidates(task):
         _name(solver, shifted, looser): partial(
             Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted
         )
-        for solver, shifted, looser in product(SOLVERS, shifts, (1, 10))
+        for solver, shifted, looser in product(SOLVERS, shifts, (1, 10, 100))
     }
     return {name: partial(TorchContender, "torchdeq", task, convert) for name, convert in converts.items()}
 

@@ -57,6 +57,19 @@ def test_results_are_shown_again_without_measuring(tmp_path, series):
     assert (tmp_path / "growth.png").exists()
 
 
+def test_what_misses_the_tolerance_is_marked_and_not_compared():
+    def entry(seconds, residual):
+        kind = {"seconds": [seconds] * 3, "ratio": [seconds] * 3, "turns": [seconds] * 3}
+        return {"train": kind, "infer": kind, "peak_bytes": 8, "residual": residual, "gradient_error": 1e-6}
+
+    contenders = {"explicit": entry(1.0, 0.0), "resolvent": entry(2.0, 1e-5), "resolvent exact": entry(4.0, 1e-6)}
+    record = {"row": "B1", "title": "regression", "theta": 1.0, "tolerance": 1e-6, "failures": {}}
+    record |= {"contenders": contenders | {"peer": entry(8.0, 1e-6)}, "tried": {"peer": []}}
+    text = markdown({"machine": "a test", "absent": [], "rows": [record]})
+    assert "| **1e-05** |" in text
+    assert "2.00 (2.00-2.00) |\n" in text  # the peer in units of the contender that is accurate
+
+
 def test_an_unknown_row_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="no row 'B9': choose among B1, B2, B3, B4, B5"):
         main(["bench", "--rows", "B9", "--out", str(tmp_path)])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.bench.measure import quartiles
+from resolvent.bench.peers import ROOM
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 REFERENCE, OWN = "explicit", "resolvent"
@@ -45,10 +46,11 @@ def _summary(records: Sequence[Record]) -> list[str]:
     rows = []
     for record in records:
         found = record["contenders"]
-        ours = min((name for name in found if name.startswith(OWN)), key=lambda name: _median(found[name]))
+        able = [name for name, entry in found.items() if name.startswith(OWN) and _accurate(entry, record)]
+        ours = min(able, key=lambda name: _median(found[name]), default=None)
         cells = [f"{record['row']} {record['title']}, theta={record['theta']:g}", _time(_median(found[REFERENCE]))]
         cells += [f"{found[name]['train']['ratio'][1]:.2f}" if name in found else "" for name in names[1:]]
-        cells += [_spread(_ratios(found[name], found[ours])) if name in found else "" for name in others]
+        cells += [_spread(_ratios(found[name], found[ours])) if ours and name in found else "" for name in others]
         rows.append(cells)
     return _table(head, rows)
 
@@ -78,7 +80,13 @@ def _cells(name: str, entry: Record, record: Record) -> list[str]:
         cells += [_time(entry[kind]["seconds"][1]), _spread(entry[kind]["ratio"])]
     cells.append(f"{entry['peak_bytes'] / base:.2f}x")
     cells += [f"{entry[key]:.0e}" if key in entry else "" for key in ("residual", "gradient_error")]
+    if not _accurate(entry, record):
+        cells[-2] = f"**{cells[-2]}**"
     return cells
+
+
+def _accurate(entry: Record, record: Record) -> bool:
+    return bool(entry.get("residual", 0.0) <= ROOM * record["tolerance"])
 
 
 def _label(name: str, record: Record) -> str:
