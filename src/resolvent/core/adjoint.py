@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.core.failure import POLICIES, report
-from resolvent.core.inverse import Inverse, InverseMap
+from resolvent.core.inverse import InverseMap, apply_inverse
 from resolvent.core.iterate import solve
 from resolvent.core.linear_problem import LinearProblem
 from resolvent.core.linearization import Linearization
@@ -20,21 +20,27 @@ from resolvent.core.transforms import ClosedOver, forward_mode, transforming
 
 
 @dataclass(frozen=True)
+class Choices:
+    """The solver of the forward pass, and what the user asked of it; the backward solve inherits them."""
+
+    solver: Solver
+    stopping: Stopping
+    on_failure: str
+
+
+@dataclass(frozen=True)
 class Context:
-    """What an adjoint knows of the forward solve.
+    """What an adjoint knows of the forward solve. It holds on to tensors, and is not to be kept.
 
     Attributes:
         problem: attached to the graph of b and tau.
         solve: runs the solver on a problem.
-        solver: the solver that it runs.
-        stopping, on_failure: the user's choices, which the backward solve inherits.
+        choices: made for it.
     """
 
     problem: Problem
     solve: Callable[[Problem], Solution]
-    solver: Solver
-    stopping: Stopping
-    on_failure: str
+    choices: Choices
 
 
 class Adjoint(ABC):
@@ -54,7 +60,7 @@ class UnrolledAdjoint(Adjoint):
     """
 
     def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
-        for solver in context.solver.plan(context.problem):
+        for solver in context.choices.solver.plan(context.problem):
             if not solver.unrollable:
                 raise ValueError(
                     f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
@@ -73,7 +79,7 @@ class AttachedAdjoint(Adjoint):
     order: int = 1
 
     @abstractmethod
-    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
         """The solution, or an approximation to it, of a system with A or its transpose."""
 
     def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
@@ -91,31 +97,29 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(context, w)
         else:
-            recorded = None if tape is None else tape.at(w)
-            linearization = Linearization(problem.detach(), w, solution.matrix, recorded)
-            image = linearization.image
-            # The graph of the image is walked for what F closes over; nobody wants the gradient by the point.
-            linearization.point.register_post_accumulate_grad_hook(_discard)
-            tensors, solve_at = (), self._solve_with(context, linearization)
-            if not _depends_beyond(problem, linearization):
+            evaluation = None if tape is None else tape.take(w)
+            linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
+            image = linearization.evaluation.release()
+            tensors, solve_at = (), self._solve_with(context.choices, linearization)
+            if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
                 if not forward_mode():
                     return solution.value
                 image = problem.evaluate(w)  # For its tangent, without the graph that leads to the point.
         inverse = InverseMap(solve_at, self.order)
         # Only the derivative of the defect counts, and w is constant in the first.
-        value: Tensor = Inverse.apply(inverse, problem.step_of(image), w, *tensors)
+        value = apply_inverse(inverse, problem.step_of(image), w, *tensors)
         for _ in range(1, self.order):
-            value = Inverse.apply(inverse, problem.defect(value), w, *tensors) + (value - w)
+            value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
         return value
 
     def _solve_with(
-        self, context: Context, linearization: Linearization
+        self, choices: Choices, linearization: Linearization
     ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
         def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
             # The backward pass keeps an account of its own.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(context, LinearProblem.of(linearization, x, transposed))
+                return self.solve_linear(choices, LinearProblem.of(linearization, x, transposed))
 
         return solve_at
 
@@ -123,7 +127,7 @@ class AttachedAdjoint(Adjoint):
         self, context: Context, w: Tensor
     ) -> tuple[Sequence[Tensor], Callable[[Tensor, bool, Sequence[Tensor]], Tensor]]:
         """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
-        problem = context.problem.detach()
+        problem, choices = context.problem.detach(), context.choices
         function = ClosedOver(problem.function, w.to(problem.argument_dtype))
         tau = torch.as_tensor(problem.tau, device=w.device)
         # Zero in place of no linear part, because everything that goes through the Function has to be a tensor.
@@ -133,7 +137,7 @@ class AttachedAdjoint(Adjoint):
             w, tau, c, *closed = tensors
             at = replace(problem, function=function.bind(closed), b=w, tau=tau, linear_part=c, work=Work())
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(context, LinearProblem.of(Linearization(at, w), x, transposed))
+                return self.solve_linear(choices, LinearProblem.of(Linearization(at, w), x, transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in function.tensors)), solve_at
 
@@ -174,13 +178,13 @@ class ImplicitAdjoint(AttachedAdjoint):
         if self.on_failure not in (None, *POLICIES):
             raise ValueError(f"on_failure must be one of {POLICIES}, or None, got {self.on_failure!r}.")
 
-    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
-        solver = self.solver or context.solver.linear_solver(system)
-        stopping = self.stopping or Stopping(rtol=context.stopping.rtol or None)
+    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
+        solver = self.solver or choices.solver.linear_solver(system)
+        stopping = self.stopping or Stopping(rtol=choices.stopping.rtol or None)
         solution = solve(system, solver, stopping, system.precondition(system.b))
         if self.callback is not None:
             self.callback(solution)
-        report(system, solution, self.on_failure or context.on_failure, backward=True)
+        report(system, solution, self.on_failure or choices.on_failure, backward=True)
         return solution.value
 
 
@@ -201,7 +205,7 @@ class NeumannAdjoint(AttachedAdjoint):
         if not isinstance(self.terms, int) or isinstance(self.terms, bool) or self.terms < 0:
             raise ValueError(f"terms counts products with the Jacobian and must be 0 or more, got {self.terms!r}.")
 
-    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
         u = system.precondition(system.b)
         for _ in range(self.terms):
             u = u + system.precondition(system.defect(u))
@@ -215,28 +219,5 @@ class OneStepAdjoint(AttachedAdjoint):
     Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
     """
 
-    def solve_linear(self, context: Context, system: LinearProblem) -> Tensor:
+    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
         return system.precondition(system.b)
-
-
-def _discard(point: Tensor) -> None:
-    point.grad = None
-
-
-def _depends_beyond(problem: Problem, linearization: Linearization) -> bool:
-    """Whether the solution depends on anything that requires a gradient: b, tau, or something F closes over.
-
-    The image F(w) always requires one, because its point w was made to, so its graph is searched for another leaf.
-    """
-    if problem.b.requires_grad or (isinstance(problem.tau, Tensor) and problem.tau.requires_grad):
-        return True
-    stack, seen = [linearization.image.grad_fn], set()
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if not node.next_functions and getattr(node, "variable", None) is not linearization.point:
-            return True
-        stack += [parent for parent, _ in node.next_functions]
-    return False

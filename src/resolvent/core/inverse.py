@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from resolvent.core.transforms import forward_mode
+from resolvent.core.transforms import forward_mode, transforming
 from resolvent.errors import DerivativeOrderError
 
 
@@ -44,12 +44,13 @@ class InverseMap:
 
 class Inverse(torch.autograd.Function):
     """x to A^{-1} x, constant in A. Where `value` is given it is returned in place of A^{-1} x, which is then not
-    computed: at a solution the defect x is zero to tolerance, and `value` is the solution that it is added to."""
+    computed: at a solution the defect x is zero to tolerance, and `value` is the solution that it is added to. `link`
+    stands for the value in the graph, by which a derivative of a higher order than prepared is noticed."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(inverse: InverseMap, x: Tensor, value: Tensor | None, *tensors: Tensor) -> Tensor:
+    def forward(inverse: InverseMap, x: Tensor, value: Tensor | None, link: Tensor | None, *tensors: Tensor) -> Tensor:
         if value is None:
             return inverse.solve(x, inverse.transposed, tensors).view_as(x)
         # A view, not a copy: an in-place change of the result is then noticed by the graph that has saved it.
@@ -57,28 +58,38 @@ class Inverse(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        inverse, _, _, *tensors = inputs
+        inverse, _, _, link, *tensors = inputs
         ctx.inverse = inverse
-        ctx.save_for_backward(output, *tensors)
-        ctx.save_for_forward(output, *tensors)
+        link = output if link is None else link
+        ctx.save_for_backward(link, *tensors)
+        ctx.save_for_forward(link, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        output, *tensors = ctx.saved_tensors
-        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, *tensors)
+        link, *tensors = ctx.saved_tensors
+        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, None, *tensors)
         if ctx.inverse.order is not None and (torch.is_grad_enabled() or forward_mode()):
-            u = u + _Limit.apply(output, ctx.inverse.order - 1)
-        return None, u, None, *(None for _ in tensors)
+            u = u + _Limit.apply(link, ctx.inverse.order - 1)
+        return None, u, None, None, *(None for _ in tensors)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, x: Tensor, *rest: Any) -> Tensor:
-        output, *tensors = ctx.saved_tensors
-        v: Tensor = Inverse.apply(ctx.inverse.forward(), x, None, *tensors)
+        link, *tensors = ctx.saved_tensors
+        v: Tensor = Inverse.apply(ctx.inverse.forward(), x, None, None, *tensors)
         if ctx.inverse.order is not None:
             # torch turns forward mode off in here, so that plain operations would lose the tangents of outer levels.
             with forward_ad._set_fwd_grad_enabled(True):
-                v = v + _Limit.apply(output, ctx.inverse.order - 1)
+                v = v + _Limit.apply(link, ctx.inverse.order - 1)
         return v
+
+
+def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tensor) -> Tensor:
+    """`value`, with the derivative of A^{-1} x."""
+    # A number that depends on all that x does, in place of the value itself, which the graph would keep. In forward
+    # mode it would have a tangent where none must be.
+    link = None if transforming() or forward_mode() else x[:0].sum()
+    result: Tensor = Inverse.apply(inverse, x, value, link, *tensors)
+    return result
 
 
 # torch asks for it at every call, and to work it out takes longer than the rest of the call.

@@ -1,10 +1,12 @@
 """The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from resolvent.core.evaluation import Evaluation
 from resolvent.core.problem import Coupled, Problem, Rowwise, flat
 from resolvent.core.transforms import transforming
 
@@ -15,51 +17,54 @@ class Linearization:
     Outside of `torch.func` transforms one evaluation of F serves every product: its graph is kept and walked anew
     (`retain_graph`), which costs one backward pass of F for A^T u and, by differentiating that pass, one more for A v.
 
+    Arguments:
+        problem: of which nothing but tau, F and its linear part is read.
+        w: (batch, *shape), the point.
+        matrix: (batch, n, n), A, where it is known.
+        evaluation: F at w, where it was made before.
+
     Attributes:
-        point: (batch, *shape), w, as a leaf of the graph of `image`.
-        image: F(w), attached to the point and to whatever F closes over; both are taken over from a `Tape` that has
-            recorded them.
         work: the account that products go on.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        w: Tensor,
-        matrix: Tensor | None = None,
-        recorded: tuple[Tensor, Tensor] | None = None,
+        self, problem: Problem, w: Tensor, matrix: Tensor | None = None, evaluation: Evaluation | None = None
     ) -> None:
-        self.problem = problem
+        # The right-hand side is another one for every system, and this one is not to be kept.
+        self.problem = replace(problem, b=problem.b.new_empty(0), tape=None)
         self.work = problem.work
         self._matrix = matrix
         self._factors: tuple[Tensor, Tensor, Tensor] | None = None
         self._vjp_graph: tuple[Tensor, Tensor] | None = None
         if transforming():
-            self.point = w.detach()
-            self.image, self._pullback = torch.func.vjp(problem.evaluate, self.point)  # type: ignore[misc]
-        elif recorded is not None:
-            self.point, self.image = recorded
+            self._point = w.detach()
+            self._image, self._pullback = torch.func.vjp(problem.evaluate, self._point)  # type: ignore[misc]
         else:
-            self.point = w.detach().requires_grad_()
-            with torch.enable_grad():
-                self.image = problem.evaluate(self.point)
+            self.evaluation = problem.evaluate_with_graph(w) if evaluation is None else evaluation
+
+    @property
+    def image(self) -> Tensor:
+        """F(w), with no graph."""
+        image = self._image if transforming() else self.evaluation.image
+        assert image is not None
+        return image.detach()
 
     def transposed_product(self, u: Tensor) -> Tensor:
         """A^T u."""
         self.work.vjps += 1
         if transforming():
             return u - self._pullback(self.problem.tau * u)[0]
-        return u - gradient(self.image, self.point, self.problem.tau * u)
+        return u - self.evaluation.pull_back(self.problem.tau * u)
 
     def product(self, v: Tensor) -> Tensor:
         """A v."""
         self.work.jvps += 1
         if transforming():
-            return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self.point,), (v,))[1]
+            return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self._point,), (v,))[1]
         if self._vjp_graph is None:
             with torch.enable_grad():
-                u = torch.zeros_like(self.image, requires_grad=True)
-                self._vjp_graph = u, gradient(self.image, self.point, u, create_graph=True)
+                u = torch.zeros_like(self.evaluation.point, requires_grad=True)
+                self._vjp_graph = u, self.evaluation.pull_back(u, create_graph=True)
         u, pulled = self._vjp_graph
         if not pulled.requires_grad:
             return v
@@ -68,7 +73,8 @@ class Linearization:
     def matrix(self) -> Tensor:
         """A as (batch, n, n)."""
         if self._matrix is None:
-            self._matrix = from_rows(self.transposed_product, self.point)
+            like = self._point if transforming() else self.evaluation.point
+            self._matrix = from_rows(self.transposed_product, like)
         return self._matrix
 
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +123,7 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
     if transforming() or not problem.rowwise:
         linearization = Linearization(problem, w)
-        return linearization.image.detach(), linearization.matrix()
+        return linearization.image, linearization.matrix()
     function = problem.function
     if isinstance(function, Coupled):
         images, blocks = _with_jacobian(problem, function.inner, w.flatten(0, 1))

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from resolvent.core.evaluation import Evaluation
 from resolvent.core.solution import Work
 from resolvent.core.transforms import transforming
 
@@ -130,30 +131,26 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Tape:
-    """Keeps the graph of the last evaluation of F, and of no other.
+    """Keeps the last evaluation of F with its graph, and no other.
 
     The last evaluation of a solve is as a rule the one at its solution, whose graph the backward pass needs: it is not
     made a second time.
     """
 
     def __init__(self) -> None:
-        self.recorded: tuple[Tensor, Tensor] | None = None
+        self._last: Evaluation | None = None
 
     def record(self, call: Function, w: Tensor) -> Tensor:
-        """F(w), detached; the graph from a leaf with the value of w is kept."""
-        self.recorded = None  # The graph before is freed first.
-        point = w.detach().requires_grad_()
-        with torch.enable_grad():
-            image = call(point)
-        self.recorded = point, image
-        return image.detach()
+        """F(w), detached."""
+        self._last = None  # The graph before is freed first.
+        self._last = Evaluation(call, w)
+        assert self._last.image is not None
+        return self._last.image.detach()
 
-    def at(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The point and F(w), if the last evaluation was at w."""
-        if self.recorded is None or self.recorded[0].shape != w.shape:
-            return None
-        point = self.recorded[0]
-        return self.recorded if point.data_ptr() == w.data_ptr() or torch.equal(point, w) else None
+    def take(self, w: Tensor) -> Evaluation | None:
+        """The last evaluation, if it was one at w."""
+        last, self._last = self._last, None
+        return last if last is not None and last.is_at(w) else None
 
 
 @dataclass(frozen=True)
@@ -192,6 +189,11 @@ class Problem:
     def rowwise(self) -> bool:
         return isinstance(self.function, Rowwise)
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether b or tau does."""
+        return self.b.requires_grad or (isinstance(self.tau, Tensor) and self.tau.requires_grad)
+
     def detach(self) -> Self:
         tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
         return replace(self, b=self.b.detach(), tau=tau)
@@ -207,12 +209,20 @@ class Problem:
         self.work.evaluations += 1
         if self.tape is None or torch.is_grad_enabled() or transforming():
             return self._call(self.function, w)
-        return self.tape.record(lambda point: self._call(self.function, point), w)
+        return self.tape.record(self._call_function, w)
 
     def evaluate_instead(self, function: Function, w: Tensor) -> Tensor:
         """Another form of F, such as that for repeated rows, with the same care."""
         self.work.evaluations += 1
         return self._call(function, w)
+
+    def evaluate_with_graph(self, w: Tensor) -> Evaluation:
+        """F(w) with its graph, whether or not autograd is recording."""
+        self.work.evaluations += 1
+        return Evaluation(self._call_function, w)
+
+    def _call_function(self, w: Tensor) -> Tensor:
+        return self._call(self.function, w)
 
     def _call(self, function: Function, w: Tensor) -> Tensor:
         if self.precision == self.argument_dtype:

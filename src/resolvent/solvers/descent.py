@@ -190,7 +190,7 @@ class LBFGS(Descent):
 def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """phi and its gradient at w, and the root mean square of r."""
     linearization = Linearization(problem, w)
-    r = problem.b + problem.tau * linearization.image.detach() - w
+    r = problem.b + problem.tau * linearization.image - w
     return 0.5 * dot(r, r), -linearization.transposed_product(r), rms(r)
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from resolvent.core.adjoint import Adjoint, Context, ImplicitAdjoint
+from resolvent.core.adjoint import Adjoint, Choices, Context, ImplicitAdjoint
 from resolvent.core.failure import POLICIES, report
 from resolvent.core.iterate import solve
 from resolvent.core.problem import Problem, Rowwise, full_precision
@@ -86,7 +86,7 @@ def resolve(
         return solution
 
     with full_precision(b.device):
-        solution, value = adjoint.differentiable(Context(problem, run, solver, stopping, on_failure))
+        solution, value = adjoint.differentiable(Context(problem, run, Choices(solver, stopping, on_failure)))
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
