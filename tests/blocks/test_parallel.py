@@ -77,7 +77,7 @@ def test_the_equation_of_every_layer_holds_to_the_tolerance(theta: float, dtype:
     stage = (1 - theta) * x + theta * y
     defect = y - x - 0.2 * field(0.0, stage.flatten(0, 1)).reshape(x.shape)
     tolerance = rs.Stopping().relative(dtype)
-    assert (defect.norm(dim=2) <= 3 * tolerance * x.norm(dim=2)).all()
+    assert (defect.norm(dim=2) <= 2 * tolerance * x.norm(dim=2)).all()
 
 
 def test_many_layers_are_solved_for_in_groups_of_like_size() -> None:
@@ -149,3 +149,17 @@ def test_what_stands_in_the_way_is_named(options: dict[str, object], message: st
 def test_a_field_of_the_whole_batch_stands_in_the_way() -> None:
     with pytest.raises(ValueError, match="treats samples alone"):
         ThetaBlock(fields.Autonomous(nn.Linear(3, 3), rowwise=False), 0.5, 6, 1.2, mode="parallel")
+
+
+class Stiff(fields.Field):
+    autonomous = True
+
+    def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+        return -1e5 * (y - y.cos())
+
+
+def test_stiff_layers_hold_to_the_tolerance() -> None:
+    """The slope at a stage that is off by a rounding error is off by far more."""
+    x = torch.linspace(0.2, 2.0, 5)[:, None]
+    together, apart = (ThetaBlock(Stiff(), 0.6, 8, 8.0, mode=mode).trajectory(x) for mode in ("parallel", "sequential"))
+    torch.testing.assert_close(together.states, apart.states, atol=0.0, rtol=1e-8)

@@ -76,6 +76,8 @@ class Walk:
             try:
                 steps = self.scheme.steps([dataclasses.replace(i, solving=newton) for i in intervals], x)
             except ConvergenceError:
+                steps = None
+            if steps is None:
                 steps = self._one_by_one(intervals, x)
             yield from steps
             x = steps[-1].state

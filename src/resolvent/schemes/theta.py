@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resolvent.core.problem import rms
+from resolvent.core.solution import Solution
+from resolvent.core.stopping import Stopping
 from resolvent.core.transforms import whole
 from resolvent.schemes.interval import Interval, couple
 from resolvent.schemes.scheme import Carry, Scheme, Step
@@ -58,7 +61,7 @@ class Theta(Scheme):
             return Step(Carry((x + interval.length * interval.evaluate(0.0, x),)))
         return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
 
-    def steps(self, intervals: Sequence[Interval], x: Tensor) -> tuple[Step, ...]:
+    def steps(self, intervals: Sequence[Interval], x: Tensor) -> tuple[Step, ...] | None:
         """Several steps of the midpoint form, found as the solution of one equation.
 
         The stages w_n of all steps satisfy
@@ -66,8 +69,8 @@ class Theta(Scheme):
             w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
         a resolvent of as many times the unknowns, in which every evaluation of the field serves all steps at once. For
-        theta >= 1/2 the states follow from the stages, y_{n+1} = y_n + (w_n - y_n) / theta; below, where that enlarges
-        errors, from the slopes.
+        theta = 1 the states are the stages; otherwise they follow from the slopes there, whose error is that of the
+        stages times h F'. None is returned where that makes the error of a state larger than what was asked for.
 
         Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
         """
@@ -76,19 +79,23 @@ class Theta(Scheme):
         mix = lower - (1 - self.theta) * torch.eye(count, dtype=x.dtype, device=x.device)
         F = couple(first.field, [interval.time(self.theta) for interval in intervals], mix, x)
         b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
-        recovers = self._smallest >= 0.5
-        # The norm is a mean over the steps, and what is left of the equation of one step is carried on to the next.
-        amplification = count / self._smallest if recovers else float(count)
-        solution = first.solve(F, b, first.length, None, amplification)
-        if recovers:
-            age = (lower.cumsum(0) - 1).clamp(min=0)
-            moved = torch.einsum(
-                "ij,bj...->bi...", lower * (1 - 1 / self.theta) ** age / self.theta, solution.value - b
-            )
-        else:
-            moved = first.length * F.with_mix(lower)(solution.value)
-        states = (b + moved).unbind(1)
-        return tuple(Step(Carry((y,)), (solution,) if n == 0 else ()) for n, y in enumerate(states))
+        # The norm is a mean over the steps, and the equation of each has to hold.
+        solution = first.solve(F, b, first.length, None, amplification=float(count))
+        states = solution.value
+        if isinstance(self.theta, Tensor) or self.theta != 1:
+            if self._enlarges(solution, first.solving.stopping_for(x, 1.0)):
+                return None
+            states = b + first.length * F.with_mix(lower)(solution.value)
+        return tuple(Step(Carry((y,)), (solution,) if n == 0 else ()) for n, y in enumerate(states.unbind(1)))
+
+    def _enlarges(self, solution: Solution, stopping: Stopping) -> bool:
+        """Whether an error of the stages, times h F', is larger than the tolerance of the states."""
+        assert solution.matrix is not None
+        slope = solution.matrix.abs().amax(dim=(1, 2))
+        size = rms(solution.value.detach())
+        dtype = size.dtype
+        tolerance = stopping.absolute(dtype) + stopping.relative(dtype) * size
+        return bool((slope * solution.residual > tolerance).any())
 
     def _midpoint(self, interval: Interval, x: Tensor) -> Step:
         theta, guess = self.theta, interval.predict(1.0)
