@@ -9,7 +9,6 @@ import resolvent as rs
 from resolvent.bench.task import Convert, Task
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.weights import frozen_weights
-from resolvent.experiments.simultaneous import Simultaneous as AllAtOnce
 
 
 class Layers(nn.Module, ABC):
@@ -60,21 +59,6 @@ class Explicit(Layers):
         return value
 
 
-class Simultaneous(nn.Module):
-    """All layers as one equation, see `resolvent.experiments.simultaneous`."""
-
-    def __init__(self, block: rs.ThetaBlock) -> None:
-        super().__init__()
-        self.field = block.field
-        self.layers = AllAtOnce(block)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers.trajectory(x).states[-1]
-
-    def trajectory(self, x: Tensor) -> rs.Trajectory:
-        return self.layers.trajectory(x)
-
-
 def ours(task: Task) -> dict[str, Convert]:
     """What this library has to offer for a task, by name; the first is what all others are compared with."""
     stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
@@ -90,8 +74,10 @@ def ours(task: Task) -> dict[str, Convert]:
         )
 
     offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": block}
-    if task.row in ("B1", "B2") and task.batch[0].device.type == "cpu":
-        offers["resolvent simultaneous"] = lambda old: Simultaneous(block(old))
+    if task.row in ("B1", "B2"):
+        offers["resolvent, layer by layer"] = lambda old: block(old, mode="sequential")
+    else:
+        offers["resolvent, checkpoint"] = lambda old: block(old, memory="checkpoint")
     return offers
 
 
