@@ -19,7 +19,8 @@ def series():
 def test_growth_has_a_point_for_each_value(series):
     assert set(series) == {*AXES, "memory"}
     assert [point["value"] for point in series["depth"]] == [1]
-    assert all(point["iterations"] > 0 for axis in AXES for point in series[axis])
+    assert all(point["iterations"] > 0 for axis in AXES for point in series[axis] if axis != "tolerance")
+    assert series["tolerance"][-1]["iterations"] > series["tolerance"][0]["iterations"]
     assert set(series["memory"][0]["bytes"]) == {"explicit", "store", "checkpoint", "reversible"}
     assert len(series["tolerance"]) == len(AXES["tolerance"][1])
 

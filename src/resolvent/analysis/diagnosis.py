@@ -1,7 +1,7 @@
 """One call that tells what is going on in a block."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,7 +65,8 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
         raise ValueError(f"diagnose takes an rs.Block such as rs.ThetaBlock(...), got {type(block).__name__}.")
     if not bool(batch.isfinite().all()):
         raise ValueError(f"the batch holds nan or inf in {int((~batch.isfinite()).sum())} of its entries.")
-    walk = walk_through(block, batch, t0, on_failure="ignore")
+    # One by one, whatever the block does: a report is about a layer.
+    walk = replace(walk_through(block, batch, t0, on_failure="ignore"), group=1)
     with torch.no_grad(), frozen_weights(block.field):
         carry, layers = Carry((batch,)), []
         for n, step in enumerate(walk.steps(batch)):

@@ -70,7 +70,7 @@ class MnistConfig(Config):
     step_size: float = 1.0
     learn_theta: bool = False
     form: str = "midpoint"
-    init: str = "xavier"
+    init: str = "xavier_unit"
     solver: str = "auto"
     rtol: float = 1e-3
 
