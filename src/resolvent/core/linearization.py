@@ -142,13 +142,16 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_jacobian(problem: Problem, function: Rowwise, w: Tensor) -> tuple[Tensor, Tensor]:
     """The function at w and its Jacobian, (batch, n, n): the batch is stacked n times for one backward pass."""
+    if function.jacobian is not None and w.dim() == 2 and problem.precision == w.dtype:
+        problem.work.evaluations += 1
+        return function.jacobian(w, *function.conditions)
     batch, size = w.shape[0], w.shape[1:].numel()
     stacked = w.detach().repeat(size, *(1,) * (w.dim() - 1)).requires_grad_()
     with torch.enable_grad():
         image = problem.evaluate_instead(function.repeat(size), stacked)
     problem.work.vjps += 1
     selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
-    rows = gradient(image, stacked, selected.reshape(stacked.shape))
+    rows = gradient(image, stacked, selected.reshape(stacked.shape), retain_graph=False)
     return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)
 
 
@@ -160,11 +163,13 @@ def from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> T
     return torch.stack(rows, dim=1)
 
 
-def gradient(output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False) -> Tensor:
+def gradient(
+    output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False, retain_graph: bool = True
+) -> Tensor:
     """The transposed Jacobian of `output` with respect to `at`, times `cotangent`; zero where they are unrelated."""
     if not output.requires_grad:
         return torch.zeros_like(at)
     (product,) = torch.autograd.grad(
-        output, at, cotangent, retain_graph=True, create_graph=create_graph, materialize_grads=True
+        output, at, cotangent, retain_graph=retain_graph, create_graph=create_graph, materialize_grads=True
     )
     return product

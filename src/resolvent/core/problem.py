@@ -1,7 +1,7 @@
 """The equation to solve, w = b + tau F(w), as the solvers see it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -29,26 +29,35 @@ class Rowwise:
         function: called as function(w, *conditions).
         conditions: tensors (batch, ...) with a row per sample (a condition, a time), restricted along with w.
         linear_part: c, where F(w) = c w + N(w): a number or a tensor that broadcasts to the shape of one sample.
+        jacobian: called like the function where states are vectors, (batch, n), and returns F(w) and its Jacobian,
+            (batch, n, n), with no graph; for functions that know it better than autograd does.
     """
 
     def __init__(
-        self, function: Callable[..., Tensor], *conditions: Tensor, linear_part: float | Tensor | None = None
+        self,
+        function: Callable[..., Tensor],
+        *conditions: Tensor,
+        linear_part: float | Tensor | None = None,
+        jacobian: Callable[..., tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.function = function
         self.conditions = conditions
         self.linear_part = linear_part
+        self.jacobian = jacobian
 
     def __call__(self, w: Tensor) -> Tensor:
         return self.function(w, *self.conditions)
 
     def take(self, rows: Tensor) -> "Rowwise":
         """The same for the samples `rows` only."""
-        return Rowwise(self.function, *(c[rows] for c in self.conditions), linear_part=self.linear_part)
+        return self._with([c[rows] for c in self.conditions])
 
     def repeat(self, copies: int) -> "Rowwise":
         """The same for the batch stacked `copies` times."""
-        repeated = (c.repeat(copies, *(1,) * (c.dim() - 1)) for c in self.conditions)
-        return Rowwise(self.function, *repeated, linear_part=self.linear_part)
+        return self._with([c.repeat(copies, *(1,) * (c.dim() - 1)) for c in self.conditions])
+
+    def _with(self, conditions: Sequence[Tensor]) -> "Rowwise":
+        return Rowwise(self.function, *conditions, linear_part=self.linear_part, jacobian=self.jacobian)
 
 
 class Coupled(Rowwise):
@@ -63,10 +72,17 @@ class Coupled(Rowwise):
         function: f, called as function(w, *conditions) with the rows of all samples, one after the other.
         coupling: a, (rows, rows).
         conditions: tensors (batch, rows, ...).
+        jacobian: of f, see `Rowwise`.
     """
 
-    def __init__(self, function: Callable[..., Tensor], coupling: Tensor, *conditions: Tensor) -> None:
-        super().__init__(function, *conditions)
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        coupling: Tensor,
+        *conditions: Tensor,
+        jacobian: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        super().__init__(function, *conditions, jacobian=jacobian)
         self.coupling = coupling
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -75,18 +91,15 @@ class Coupled(Rowwise):
 
     def with_mix(self, coupling: Tensor) -> "Coupled":
         """The same f, mixed otherwise."""
-        return Coupled(self.function, coupling, *self.conditions)
+        return Coupled(self.function, coupling, *self.conditions, jacobian=self.jacobian)
 
     @property
     def inner(self) -> Rowwise:
         """f on (batch * rows, *shape)."""
-        return Rowwise(self.function, *(c.flatten(0, 1) for c in self.conditions))
+        return Rowwise(self.function, *(c.flatten(0, 1) for c in self.conditions), jacobian=self.jacobian)
 
-    def take(self, rows: Tensor) -> "Coupled":
-        return Coupled(self.function, self.coupling, *(c[rows] for c in self.conditions))
-
-    def repeat(self, copies: int) -> "Coupled":
-        return Coupled(self.function, self.coupling, *super().repeat(copies).conditions)
+    def _with(self, conditions: Sequence[Tensor]) -> "Coupled":
+        return Coupled(self.function, self.coupling, *conditions, jacobian=self.jacobian)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

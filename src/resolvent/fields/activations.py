@@ -55,6 +55,19 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 }
 
 
+# The slope at a point, times a tangent that broadcasts with it, from the argument and the value of the activation.
+_PUSH: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    Sin: lambda _, v, x, y: v * torch.cos(x),
+    nn.GELU: lambda a, v, x, y: torch.ops.aten.gelu_backward(v, x.expand_as(v), approximate=a.approximate),
+    nn.Identity: lambda _, v, x, y: v,
+    nn.ReLU: lambda _, v, x, y: v * (x > 0),
+    nn.Sigmoid: lambda _, v, x, y: v * (y * (1 - y)),
+    nn.SiLU: lambda _, v, x, y: torch.ops.aten.silu_backward(v, x.expand_as(v)),
+    nn.Softplus: lambda a, v, x, y: v * torch.sigmoid(a.beta * x),
+    nn.Tanh: lambda _, v, x, y: v * (1 - y * y),
+}
+
+
 class Rescaled(nn.Module):
     """An activation divided by its Lipschitz constant, where that exceeds 1."""
 
@@ -77,6 +90,19 @@ class Rescaled(nn.Module):
 def is_activation(module: nn.Module) -> bool:
     """Whether the slopes of the module are known."""
     return isinstance(module, Rescaled) or type(module) in _SLOPES
+
+
+def can_push(activation: nn.Module) -> bool:
+    """Whether `push` knows the activation."""
+    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _PUSH
+
+
+def push(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """s'(x) times a tangent (..., *shape), for x (*shape) and y = s(x)."""
+    if isinstance(activation, Rescaled):
+        inner = activation.activation
+        return push(inner, tangent, x, y * activation.divisor) / activation.divisor
+    return _PUSH[type(activation)](activation, tangent, x, y)
 
 
 def slopes_of(activation: nn.Module) -> Slopes:

@@ -1,6 +1,7 @@
 """What a vector field is."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -47,6 +48,13 @@ class Field(nn.Module, ABC):
 
         It is a number or a tensor broadcastable to one sample. An implicit solver moves c y to the left-hand side,
         which makes a stiff linear part harmless.
+        """
+        return None
+
+    @property
+    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        """F(t, y) and its Jacobian (batch, n, n) as one function, with no graph, or None if the field knows no better
+        way to them than autograd. For states that are vectors: Newton's method for few unknowns spends its time there.
         """
         return None
 

@@ -1,7 +1,8 @@
 """A field whose spectrum is kept between two limits."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,6 +124,20 @@ class Bounded(Field):
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         return torch.addcmul(self.linear_part * y, self.radius * self.scale, self.field(t, y))
+
+    @property
+    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        known = self.field.with_jacobian
+        return None if known is None else partial(self._with_jacobian, known)
+
+    @torch.no_grad()
+    def _with_jacobian(
+        self, known: Callable[[Time, Tensor], tuple[Tensor, Tensor]], t: Time, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        value, jacobian = known(t, y)
+        c, scale = self.linear_part, self.radius * self.scale
+        identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
+        return torch.addcmul(c * y, scale, value), c * identity + scale.reshape(-1, 1) * jacobian
 
     def disc(self) -> Disc:
         with torch.no_grad():

@@ -1,11 +1,13 @@
 """The multilayer perceptron as a vector field."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
-from resolvent.fields.activations import nonexpansive, slopes_of
+from resolvent.fields.activations import can_push, nonexpansive, push, slopes_of
 from resolvent.fields.base import Field, Time
 from resolvent.fields.init import initialise
 from resolvent.fields.normalisation import share_bound
@@ -69,6 +71,30 @@ class MLP(Field):
         value: Tensor = last(y)
         return value
 
+    @property
+    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        """The tangents of all directions, carried along with the value: a fraction of the calls that autograd makes."""
+        plain = type(self).forward is MLP.forward and all(_plain(layer) for layer in self.layers)
+        return self._with_jacobian if plain and can_push(self.activation) else None
+
+    @torch.no_grad()
+    def _with_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
+        first, *middle, last = self.layers
+        x = first(y)
+        y = self.activation(x)
+        # (dim, batch, width): one tangent for each direction.
+        tangents = push(self.activation, first.weight.mT[:, None, :].expand(-1, len(y), -1), x, y)  # type: ignore[index]
+        for layer in middle:
+            x = layer(y)
+            y = self.activation(x)
+            tangents = push(self.activation, tangents @ layer.weight.mT, x, y)  # type: ignore[operator]
+        return last(y), (tangents @ last.weight.mT).permute(1, 2, 0)  # type: ignore[operator]
+
     def disc(self) -> Disc:
         steepness = slopes_of(self.activation).lipschitz ** (len(self.layers) - 1)
         return Disc(0.0, steepness * math.prod(norm_bound(layer).value for layer in self.layers))
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether the layer is a Linear and nothing besides."""
+    return type(layer).forward is nn.Linear.forward and not (layer._forward_hooks or layer._forward_pre_hooks)

@@ -83,7 +83,7 @@ class Interval:
             before: the solve to learn from; None takes that of the last step.
         """
         field = self.field
-        F = self._bind(lambda w, t: field(t, w), [self.time(c)], getattr(field, "linear_part", None))
+        F = self._bind(lambda w, t: field(t, w), [self.time(c)], getattr(field, "linear_part", None), _jacobian(field))
         return self.solve(F, b, a * self.length, w0, amplification, before)
 
     def resolve_together(
@@ -130,14 +130,19 @@ class Interval:
             return self.evaluate(0.0, self.past[0])
 
     def _bind(
-        self, function: Callable[..., Tensor], times: Sequence[Number], linear_part: Number | None
+        self,
+        function: Callable[..., Tensor],
+        times: Sequence[Number],
+        linear_part: Number | None,
+        jacobian: Callable[..., tuple[Tensor, Tensor]] | None = None,
     ) -> Callable[[Tensor], Tensor]:
         """function(w, *times) as a function of w, of which the solvers may leave out rows if the field allows it."""
         if not getattr(self.field, "rowwise", False):
             return _WholeBatch(function, times, linear_part)
         if isinstance(times[0], Tensor) and times[0].dim() > 0:
-            return Rowwise(function, *times, linear_part=linear_part)  # type: ignore[arg-type]
-        return Rowwise(lambda w: function(w, *times), linear_part=linear_part)
+            return Rowwise(function, *times, linear_part=linear_part, jacobian=jacobian)  # type: ignore[arg-type]
+        bound = None if jacobian is None else lambda w: jacobian(w, *times)
+        return Rowwise(lambda w: function(w, *times), linear_part=linear_part, jacobian=bound)
 
     def solve(
         self,
@@ -165,10 +170,18 @@ class Interval:
 
 def couple(field: Field, times: Sequence[Number], mix: Tensor, like: Tensor) -> Coupled:
     """W to the sums over j of mix_ij F(t_j, W_j), for W like (batch, stages, *shape) and a field of single rows."""
+    jacobian = _jacobian(field)
     if getattr(field, "autonomous", False):
-        return Coupled(lambda w: field(times[0], w), mix)
+        bound = None if jacobian is None else lambda w: jacobian(w, times[0])
+        return Coupled(lambda w: field(times[0], w), mix, jacobian=bound)
     columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(len(like)) for t in times]
-    return Coupled(lambda w, t: field(t, w), mix, torch.stack(columns, dim=1))
+    return Coupled(lambda w, t: field(t, w), mix, torch.stack(columns, dim=1), jacobian=jacobian)
+
+
+def _jacobian(field: Field) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """F and its Jacobian as a function of (w, t), where the field knows them together."""
+    known = getattr(field, "with_jacobian", None)
+    return None if known is None else lambda w, t: known(t, w)
 
 
 class _WholeBatch:
