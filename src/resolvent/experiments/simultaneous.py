@@ -6,6 +6,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.blocks.weights import frozen_weights
 from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
+from resolvent.schemes.interval import couple
 
 
 class Simultaneous:
@@ -63,12 +64,8 @@ class Simultaneous:
     def _newton(self, x: Tensor, times: Tensor, guess: Tensor | None) -> rs.Solution:
         steps = self.block.num_steps
         mix = torch.ones(steps, steps, dtype=x.dtype).tril(-1) + self.theta * torch.eye(steps, dtype=x.dtype)
-
-        def earlier_slopes(w: Tensor, t: Tensor) -> Tensor:
-            return torch.einsum("ij,bj...->bi...", mix, self._slopes(w, t))
-
         return rs.resolve(
-            rs.Rowwise(earlier_slopes, times),
+            couple(self.block.field, times.unbind(1), mix, x),
             x[:, None].expand(-1, steps, *x.shape[1:]),
             float(self.block.step_size),
             w0=guess,
