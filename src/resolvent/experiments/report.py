@@ -3,7 +3,11 @@
 import base64
 import html
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+
+import torch
 
 from resolvent import plotting
 from resolvent.experiments.claims import Outcome, judged
@@ -23,12 +27,18 @@ td,th{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right;vertica
 img{max-width:100%;display:block;margin:1.5rem auto}figcaption{text-align:center;font-size:.85rem;color:#555}"""
 
 
-def write_report(out: Path, results: Results) -> Path:
-    """Draw the figures into out/figures, and write out/report.html, which needs no other file."""
-    sections, lines = [], []
-    for experiment, part, outcomes in judged(results):
-        lines.append(_line(experiment, part, outcomes))
-        sections.append(_section(experiment, part, outcomes, _draw(experiment, part.runs, out / "figures")))
+def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
+    """Draw the figures into out/figures, by several processes, and write out/report.html, which needs no other file."""
+    parts = list(judged(results))
+    names, runs = [name for name, _, _ in parts], [part.runs for _, part, _ in parts]
+    folders = [out / "figures"] * len(parts)
+    if jobs > 1 and len(parts) > 1:
+        with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), initializer=_one_thread) as pool:
+            drawn = list(pool.map(_draw, names, runs, folders))
+    else:
+        drawn = list(map(_draw, names, runs, folders))
+    lines = [_line(*part) for part in parts]
+    sections = [_section(*part, figures) for part, figures in zip(parts, drawn, strict=True)]
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>resolvent: the paper\'s experiments</title>'
         f"<style>{_STYLE}</style><h1>Robust learning with implicit residual networks: the experiments</h1>"
@@ -46,6 +56,10 @@ def _draw(experiment: str, runs: Sequence[Run], folder: Path) -> list[Path]:
     with plotting.paper_style():
         drawn = FIGURES[experiment](shown)
     return [plotting.save(figure, folder / name)[0] for name, figure in drawn.items()]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # Processes that take each other's cores are slower than one alone.
 
 
 def _line(experiment: str, part: Results, outcomes: Sequence[Outcome]) -> str:

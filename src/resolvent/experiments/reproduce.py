@@ -49,7 +49,7 @@ def train(
     for name in names:
         extras = {key: images[key] for key in EXPERIMENTS[name].extras if key in images}
         tasks += [(name, config) for config in EXPERIMENTS[name].configs(quick, theta, seeds, **extras)]
-    sweep(tasks, out, (os.cpu_count() or 1) if jobs is None else jobs)
+    sweep(tasks, out, _processes(jobs))
     if "mnist" in names and attacks not in (None, "none"):
         attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
 
@@ -67,13 +67,14 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
 
-    The arguments are those of `train`; attacks are carried out by default where their library is installed. The report
-    is about all that the folder holds; if runs failed, it says so, and an error follows it.
+    The arguments are those of `train`; attacks are carried out by default where their library is installed, though not
+    in the quick version. The report is about all that the folder holds; if runs failed, it says so, and an error
+    follows it.
     """
     from resolvent.experiments.report import write_report  # needs matplotlib, which training does not
 
-    if attacks is None and available():
-        attacks = "quick" if quick else "full"
+    if attacks is None and available() and not quick:
+        attacks = "full"
     failed = None
     try:
         train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
@@ -81,7 +82,11 @@ def reproduce(
         failed = error
     results = collect(out)
     write_summary(out, results)
-    report = write_report(out, results)
+    report = write_report(out, results, _processes(jobs))
     print(f"{verdicts(results)}\n\nThe report: {report}")
     if failed:
         raise failed
+
+
+def _processes(jobs: int | None) -> int:
+    return (os.cpu_count() or 1) if jobs is None else jobs

@@ -43,7 +43,7 @@ _STYLE: Any = {
     "ytick.major.size": 3,
     "lines.linewidth": 1.2,
     "hatch.linewidth": 0.5,
-    "savefig.dpi": 300,
+    "savefig.dpi": 200,
     "pdf.fonttype": 42,
 }
 
