@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Byte code is made when it is needed: to make all of it takes longer than the installation.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: test lint format docs bench demo clean
 
@@ -35,7 +36,7 @@ build/jax:
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check diffrax==0.7.2 optimistix==0.1.0
 
-demo: $(VENV)/.dev
+demo: $(VENV)/.experiments
 	$(BIN)/python -m resolvent reproduce all --quick --out build/demo
 
 clean:
@@ -43,6 +44,10 @@ clean:
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.experiments: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e ".[experiments]"
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e ".[dev]"
