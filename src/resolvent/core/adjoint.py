@@ -152,7 +152,8 @@ class ImplicitAdjoint(AttachedAdjoint):
 
     Arguments:
         solver: for the linear systems, e.g. `GMRES()`; None lets the forward solver choose: `DenseLU` for few
-            unknowns, with the matrix that Newton has left, and `GMRES` otherwise.
+            unknowns, with the matrix that Newton has left, and otherwise `GMRES`, after a try with Anderson's method
+            where the forward solver is `Auto`.
         order: how many derivatives have to be exact. Each costs one more evaluation of F that is stored; a derivative
             beyond it raises `DerivativeOrderError`.
         stopping: for the linear systems, which are judged by rtol alone; None takes the rtol of the forward solve.
