@@ -135,3 +135,16 @@ def test_the_factors_serve_the_matrix_and_its_transpose() -> None:
         solution = solve(problem, rs.DenseLU(), rs.Stopping(), torch.zeros_like(g))
         assert (solution.value - torch.linalg.solve(A, g)).abs().max() < 1e-12
     assert forward.linearization.work.vjps == 7  # assembled once
+
+
+def test_the_default_for_many_unknowns_falls_back_on_gmres() -> None:
+    """A rotation by large angles: no fixed point contracts, and a short memory does not see all of its frequencies."""
+    frequencies = torch.linspace(2.0, 9.0, 8).repeat(5)
+    blocks = [torch.tensor([[0.0, -w], [w, 0.0]]) for w in frequencies.tolist()]
+    K, b, c = torch.block_diag(*blocks), torch.randn(3, 80, requires_grad=True), torch.randn(3, 80)
+    seen: list[rs.Solution] = []
+    solution = rs.resolve(lambda w: w @ K.T, b, 1.0, adjoint=rs.ImplicitAdjoint(callback=seen.append))
+    (gradient,) = torch.autograd.grad((c * solution.value).sum(), b)
+    torch.testing.assert_close(gradient, torch.linalg.solve(torch.eye(80) - K.T, c.T).T, atol=1e-6, rtol=1e-6)
+    assert isinstance(seen[0].solvers[-1], rs.GMRES)
+    assert seen[0].converged.all()
