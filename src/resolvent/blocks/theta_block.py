@@ -38,13 +38,12 @@ class ThetaBlock(Block):
         solver: see `Block`, as are stopping, adjoint, memory, on_failure, guess and reuse.
         learn_theta: whether theta is learned, starting at the given number; it is the sigmoid of a parameter
             `raw_theta`, scaled to stay between 0.001 and 0.999 however far the parameter is driven.
-
         mode: "sequential" solves for one layer after the other. "parallel" solves for all layers at once, in groups of
             at most 64 unknowns, by Newton's method: for few unknowns an evaluation of the field costs the same for one
             layer and for many, so that the block is several times as fast. The results agree to the tolerance, and
-            where a group does not converge, its layers are solved for one after the other. "auto" takes the latter
-            where it can: the midpoint form, a field that treats samples alone, and neither a solver, a guess nor a
-            memory policy of your own.
+            where a group does not converge, its layers are solved for one after the other. "auto" is parallel where it
+            can be: for the midpoint form and a field that treats samples alone, and where neither a solver, a guess
+            nor a memory policy was chosen.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks.
     """

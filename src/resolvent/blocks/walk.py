@@ -1,7 +1,7 @@
 """One pass through a block: the grid, and the steps on it."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -54,13 +54,14 @@ class Walk:
 
     def steps(self, x: Tensor) -> Iterator[Step]:
         """All steps, one after the other."""
-        if self.group > 1:
-            yield from self._groups(x)
-            return
+        return self._groups(x) if self.group > 1 else self._in_turn(range(self.num_steps), x)
+
+    def _in_turn(self, numbers: range, x: Tensor) -> Iterator[Step]:
+        """The steps of these numbers, from the state x; each is solved for when the one before it is known."""
         carry = Carry((x,))
         past: tuple[Tensor, ...] = (x.detach(),)
         before: Solution | None = None
-        for n in range(self.num_steps):
+        for n in numbers:
             step = self.scheme.step(self.interval(n, *past, before=before), carry)
             yield step
             carry, past = step.carry, (step.state.detach(), *past)[:_PAST]
@@ -70,25 +71,19 @@ class Walk:
     def _groups(self, x: Tensor) -> Iterator[Step]:
         """All steps, in groups that are solved for together; one by one where that fails."""
         assert isinstance(self.scheme, Theta)
+        together = dataclasses.replace(
+            self, solving=dataclasses.replace(self.solving, solver=Newton(), on_failure="raise")
+        )
         for start in range(0, self.num_steps, self.group):
-            intervals = [self.interval(n) for n in range(start, min(start + self.group, self.num_steps))]
-            newton = dataclasses.replace(self.solving, solver=Newton(), on_failure="raise")
+            numbers = range(start, min(start + self.group, self.num_steps))
             try:
-                steps = self.scheme.steps([dataclasses.replace(i, solving=newton) for i in intervals], x)
+                steps = self.scheme.steps([together.interval(n) for n in numbers], x)
             except ConvergenceError:
                 steps = None
             if steps is None:
-                steps = self._one_by_one(intervals, x)
+                steps = tuple(self._in_turn(numbers, x))
             yield from steps
             x = steps[-1].state
-
-    def _one_by_one(self, intervals: Sequence[Interval], x: Tensor) -> tuple[Step, ...]:
-        steps = []
-        for interval in intervals:
-            interval = dataclasses.replace(interval, past=(x.detach(),))
-            steps.append(self.scheme.step(interval, Carry((x,))))
-            x = steps[-1].state
-        return tuple(steps)
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
         """The n-th step once more, where the state at its end is known: the solves begin at their solution."""

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
+from resolvent.core import transforms
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,7 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         yield inputs
         return
     with torch.inference_mode(False), torch.no_grad():
-        yield tuple(x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in inputs)
+        yield tuple(map(transforms.outside_inference, inputs))
 
 
 class _Scope(nn.Module):
