@@ -75,6 +75,7 @@ def ours(task: Task) -> dict[str, Convert]:
 
     offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": block}
     if task.row in ("B1", "B2"):
+        offers["resolvent, compiled"] = lambda old: block(old, mode="compiled")
         offers["resolvent, layer by layer"] = lambda old: block(old, mode="sequential")
     else:
         offers["resolvent, checkpoint"] = lambda old: block(old, memory="checkpoint")

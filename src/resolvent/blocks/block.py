@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from resolvent.blocks.compiled import Compiled
 from resolvent.blocks.memory import Memory, Reversible, as_memory
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
@@ -47,6 +48,7 @@ class Block(nn.Module):
     """
 
     horizon: Number
+    _compiled: Compiled | None = None
 
     def __init__(
         self,
@@ -167,6 +169,7 @@ class Block(nn.Module):
             right_end(self.field, x.dtype),
             self.reuse,
             self._group(x),
+            self._compiled,
         )
         self.memory.check(walk)
         return walk

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from resolvent.blocks.compiled import Compiled
 from resolvent.core.solution import Solution
 from resolvent.errors import ConvergenceError
 from resolvent.schemes.guess import Guess
@@ -33,6 +34,7 @@ class Walk:
         right_end: see `Interval`.
         reuse: whether a solve starts from what the one before it learned.
         group: how many steps are solved for together; more than one takes a `Theta` scheme.
+        compiled: solves for a group, where it can.
     """
 
     field: Field
@@ -45,6 +47,7 @@ class Walk:
     right_end: float = 1.0
     reuse: bool = False
     group: int = 1
+    compiled: Compiled | None = None
 
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
         """The n-th interval, at whose start the states `past` are the latest."""
@@ -76,14 +79,22 @@ class Walk:
         )
         for start in range(0, self.num_steps, self.group):
             numbers = range(start, min(start + self.group, self.num_steps))
-            try:
-                steps = self.scheme.steps([together.interval(n) for n in numbers], x)
-            except ConvergenceError:
-                steps = None
+            intervals = [together.interval(n) for n in numbers]
+            steps = None if self.compiled is None else self.compiled.steps(self.scheme, start, intervals, x)
             if steps is None:
-                steps = tuple(self._in_turn(numbers, x))
+                steps = self._together(intervals, x) or tuple(self._in_turn(numbers, x))
+                if self.compiled is not None:
+                    self.compiled.learn(start, steps)
             yield from steps
             x = steps[-1].state
+
+    def _together(self, intervals: list[Interval], x: Tensor) -> tuple[Step, ...] | None:
+        """The steps as the solution of one equation; None where it is not found."""
+        assert isinstance(self.scheme, Theta)
+        try:
+            return self.scheme.steps(intervals, x)
+        except ConvergenceError:
+            return None
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
         """The n-th step once more, where the state at its end is known: the solves begin at their solution."""

@@ -1,0 +1,181 @@
+"""Layers that are solved for by a compiled function give what they give otherwise."""
+
+import copy
+import pickle
+import shutil
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent import fields
+from resolvent.blocks import ThetaBlock
+
+# torch's compiler uses the one, and looks at the .grad of all that it is given.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
+
+
+@pytest.fixture(autouse=True)
+def fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced is the same for every backend, and this one takes a second where the default takes twenty."""
+    monkeypatch.setattr("resolvent.blocks.compiled.BACKEND", "eager")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+def test_the_default_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resolvent.blocks.compiled.BACKEND", "inductor")
+    field, x = fields.MLP(2, 4, 1, nn.ReLU()), torch.randn(5, 2, requires_grad=True)
+    compiled, apart = (ThetaBlock(field, 0.5, 3, 0.6, mode=mode) for mode in ("compiled", "sequential"))
+    results(compiled, x)
+    for ours, reference in zip(results(compiled, x), results(apart, x), strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-8, rtol=1e-8)
+
+
+class Forced(fields.Field):
+    """F(t, y) = -cos(3 t) tanh(A y), with its Jacobian."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+        return -self._force(t, y) * torch.tanh(y @ self.matrix.mT)
+
+    @property
+    def with_jacobian(self):
+        return self._with_jacobian
+
+    def _with_jacobian(self, t: float | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        force, value = self._force(t, y), torch.tanh(y @ self.matrix.mT)
+        return -force * value, -(force * (1 - value**2)).unsqueeze(-1) * self.matrix
+
+    @staticmethod
+    def _force(t: float | Tensor, y: Tensor) -> Tensor:
+        return torch.cos(3 * torch.as_tensor(t, dtype=y.dtype)).reshape(-1, 1)
+
+
+def bounded() -> fields.Bounded:
+    return fields.Bounded(fields.MLP(3, 8, 1, nn.Tanh(), bound=1.0), -5.0, 0.5)
+
+
+def results(block: ThetaBlock, x: Tensor, t0: float | Tensor = 0.0) -> list[Tensor]:
+    states = block.trajectory(x, t0).states
+    weights = torch.sin(torch.arange(states.numel(), dtype=states.dtype)).reshape(states.shape)
+    return [states, *torch.autograd.grad((weights * states).sum(), [x, *block.parameters()])]
+
+
+def steps_compiled(block: ThetaBlock) -> set[int]:
+    return {steps for _, steps in block._compiled._functions}
+
+
+@pytest.mark.parametrize(
+    ("make", "theta", "t0"),
+    [
+        (lambda: fields.MLP(3, 8, 1), 0.5, 0.0),
+        (bounded, 1.0, 0.0),
+        (Forced, 0.3, torch.tensor([0.0, 0.1, 0.4, 0.2, 0.6])),
+    ],
+    ids=["autonomous", "normalised", "own starts"],
+)
+def test_the_same_states_and_gradients(make: type, theta: float, t0: float | Tensor) -> None:
+    field, x = make(), torch.randn(5, 3, requires_grad=True)
+    field.eval()
+    compiled, apart = (
+        ThetaBlock(field, theta, 6, 1.2, stopping=TIGHT, mode=mode) for mode in ("compiled", "sequential")
+    )
+    first, second = results(compiled, x, t0), results(compiled, x, t0)
+    assert steps_compiled(compiled)
+    for learned, ours, reference in zip(first, second, results(apart, x, t0), strict=True):
+        torch.testing.assert_close(learned, reference, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x, t0), second[0][-1], atol=1e-9, rtol=1e-9)
+
+
+def test_learned_theta_and_horizon() -> None:
+    field, x = fields.MLP(3, 8, 1), torch.randn(5, 3, requires_grad=True)
+    compiled, apart = (
+        ThetaBlock(field, 0.4, 6, nn.Parameter(torch.tensor(1.2)), stopping=TIGHT, learn_theta=True, mode=mode)
+        for mode in ("compiled", "sequential")
+    )
+    results(compiled, x)
+    for ours, reference in zip(results(compiled, x), results(apart, x), strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)
+
+
+class Cubic(fields.Field):
+    """-y^3: the further out, the more steps of Newton's method."""
+
+    autonomous = True
+
+    def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+        return -(y**3)
+
+    with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
+
+
+def test_harder_data_are_solved_as_usual_and_teach_the_number_of_steps() -> None:
+    block, reference = (ThetaBlock(Cubic(), 1.0, 4, 1.0, mode=mode) for mode in ("compiled", "sequential"))
+    easy, hard = torch.linspace(-0.01, 0.01, 6)[:, None], torch.linspace(-3.0, 3.0, 6)[:, None]
+    block(easy)
+    before = block._compiled._steps[0]
+    block(easy)
+    for _ in range(2):
+        torch.testing.assert_close(block(hard), reference(hard), atol=1e-8, rtol=1e-8)
+    assert block._compiled._steps[0] > before
+    assert steps_compiled(block) == {before, block._compiled._steps[0]}
+
+
+def test_the_solution_is_accounted_for() -> None:
+    block = ThetaBlock(fields.MLP(2, 8, 1), 0.5, 4, 1.0, mode="compiled")
+    x = torch.randn(6, 2)
+    with torch.no_grad():
+        usual, compiled = block.trajectory(x).solutions[0], block.trajectory(x).solutions[0]
+    assert steps_compiled(block)
+    assert compiled.settled
+    assert compiled.converged.all()
+    assert torch.equal(compiled.steps, usual.steps)
+    torch.testing.assert_close(compiled.value, usual.value, atol=1e-9, rtol=1e-9)
+    assert (compiled.residual <= 1e-9).all()
+
+
+def test_it_can_be_copied_and_stored_after_it_was_compiled() -> None:
+    block = ThetaBlock(fields.MLP(2, 8, 1), 0.5, 4, 1.0, mode="compiled")
+    x = torch.randn(6, 2)
+    with torch.no_grad():
+        block(x)
+        expected = block(x)
+        for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+            torch.testing.assert_close(other(x), expected)
+            assert steps_compiled(other) == steps_compiled(block)
+
+
+def test_failure_is_as_loud() -> None:
+    class Rootless(fields.Field):
+        autonomous = True
+
+        def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+            return y**2 + 1
+
+        with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(2 * y)))
+
+    with pytest.raises(rs.ConvergenceError, match="did not converge"):
+        ThetaBlock(Rootless(), 1.0, 4, 4.0, mode="compiled")(torch.ones(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"form": "trapezoid"}, "midpoint form"),
+        ({"adjoint": rs.ImplicitAdjoint(order=2)}, "first derivatives"),
+        ({"field": fields.Piecewise([fields.MLP(2, 4, 1)], 1.0)}, "closed form"),
+    ],
+)
+def test_what_cannot_be_compiled(options: dict, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ThetaBlock(**{"field": fields.MLP(2, 4, 1), "mode": "compiled", **options})
