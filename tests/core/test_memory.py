@@ -116,3 +116,28 @@ def test_backward_frees_what_forward_held() -> None:
     for _ in range(5):
         step()
     assert live_bytes() <= before
+
+
+def held_bytes(build) -> int:  # type: ignore[no-untyped-def]
+    """All memory that is left allocated by what `build` returns."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+        result = build()
+    assert result.requires_grad
+    return sum(event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+
+
+@pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.NewtonKrylov()], ids=str)
+def test_the_stage_is_not_held_where_the_field_does_not_need_it(solver: rs.Solver) -> None:
+    """The derivative of relu(w) M needs relu(w) and M, and not w."""
+    matrix = torch.nn.Parameter(0.1 * torch.randn(512, 512) / 512**0.5)
+    x = torch.randn(256, 512, requires_grad=True)
+
+    def F(w: Tensor) -> Tensor:
+        return torch.relu(w) @ matrix
+
+    def implicit() -> Tensor:
+        return torch.lerp(x, rs.resolve(F, x, 0.5, solver=solver).value, 2.0)
+
+    state = x.untyped_storage().nbytes()
+    assert held_bytes(implicit) < held_bytes(lambda: x + F(x)) + state / 2

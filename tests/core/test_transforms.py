@@ -192,6 +192,8 @@ def test_a_solve_is_one_graph_break_which_says_why() -> None:
         torch.compile(model, backend="eager", fullgraph=True)(x)
 
 
+# It does so with the point at which a field is evaluated, too.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_compiled_field() -> None:
     linear = torch.nn.Linear(5, 5)
     compiled = torch.compile(linear, backend="aot_eager")

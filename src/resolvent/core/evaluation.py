@@ -1,6 +1,7 @@
 """One evaluation of F with its graph, of which nothing is kept but what a derivative needs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 class Evaluation:
     """F(w) and the graph that leads to it from w.
 
-    The graph is known by its ends, so that F(w) need not outlive its use: what is kept for the backward pass is w, and
-    what the derivative of F needs, as for an explicit layer.
+    The graph is known by its ends, so that neither w nor F(w) need outlive their use: what is kept for the backward
+    pass is what the derivative of F needs, as for an explicit layer.
 
     Arguments:
         call: F.
@@ -19,24 +20,27 @@ class Evaluation:
     """
 
     def __init__(self, call: Callable[[Tensor], Tensor], w: Tensor) -> None:
-        self.point = w.detach().requires_grad_()
-        # The graph is walked for what F closes over, too, and nobody wants the gradient by the point then.
-        self.point.register_post_accumulate_grad_hook(_discard)
         with torch.enable_grad():
-            image = call(self.point)
+            point = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
+            image = call(point)
+        # A stand-in for the point, of its shape and with no memory of its own.
+        self.like = w.new_zeros(()).expand(w.shape)
         self.image: Tensor | None = image
+        self._point: Tensor | None = w.detach()
+        self._start = get_gradient_edge(point)
         self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
     def is_at(self, w: Tensor) -> bool:
-        """Whether this is F at w."""
-        if self.point.shape != w.shape:
+        """Whether this is F at w; to be asked before `release`."""
+        assert self._point is not None
+        if self._point.shape != w.shape:
             return False
-        return self.point.data_ptr() == w.data_ptr() or torch.equal(self.point, w)
+        return self._point.data_ptr() == w.data_ptr() or torch.equal(self._point, w)
 
     def release(self) -> Tensor:
-        """F(w), attached to all that F closes over; it is not kept here any longer."""
+        """F(w), attached to all that F closes over; neither it nor the point is kept here any longer."""
         assert self.image is not None
-        image, self.image = self.image, None
+        image, self.image, self._point = self.image, None, None
         return image
 
     def pull_back(self, cotangent: Tensor, create_graph: bool = False) -> Tensor:
@@ -44,9 +48,9 @@ class Evaluation:
         product = None
         if self._end is not None:
             (product,) = torch.autograd.grad(
-                self._end, self.point, cotangent, retain_graph=True, create_graph=create_graph, allow_unused=True
+                self._end, self._start, cotangent, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
-        return torch.zeros_like(self.point, requires_grad=False) if product is None else product
+        return torch.zeros_like(self.like) if product is None else product
 
     def depends_on_more(self) -> bool:
         """Whether F depends on anything besides w that requires a gradient: its graph is searched for another leaf."""
@@ -54,14 +58,25 @@ class Evaluation:
         seen: set[Node] = set()
         while stack:
             node = stack.pop()
-            if node is None or node in seen:
+            if node is None or node in seen or node is self._start.node:
                 continue
             seen.add(node)
-            if not node.next_functions and getattr(node, "variable", None) is not self.point:
+            if not node.next_functions:
                 return True
             stack += [parent for parent, _ in node.next_functions]
         return False
 
 
-def _discard(point: Tensor) -> None:
-    point.grad = None
+class _Start(torch.autograd.Function):
+    """Where a graph begins: a point that it does not hold on to, as it would to a leaf.
+
+    The graph is walked for what F closes over, too, and nobody wants the gradient by the point then.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, seed: Tensor, point: Tensor) -> Tensor:
+        return point.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        return None, None

@@ -63,7 +63,7 @@ class Linearization:
             return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self._point,), (v,))[1]
         if self._vjp_graph is None:
             with torch.enable_grad():
-                u = torch.zeros_like(self.evaluation.point, requires_grad=True)
+                u = torch.zeros_like(self.evaluation.like, requires_grad=True)
                 self._vjp_graph = u, self.evaluation.pull_back(u, create_graph=True)
         u, pulled = self._vjp_graph
         if not pulled.requires_grad:
@@ -73,7 +73,7 @@ class Linearization:
     def matrix(self) -> Tensor:
         """A as (batch, n, n)."""
         if self._matrix is None:
-            like = self._point if transforming() else self.evaluation.point
+            like = self._point if transforming() else self.evaluation.like
             self._matrix = from_rows(self.transposed_product, like)
         return self._matrix
 

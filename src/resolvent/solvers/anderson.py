@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, per_sample, rms, select
+from resolvent.core.problem import Problem, flat, per_sample, rms, select
 from resolvent.core.solver import State
 from resolvent.solvers.history import coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
@@ -17,7 +17,7 @@ class Window:
     """The last columns of dF, `changes`, and of dW + beta dF, `moves`, with the products among the former.
 
     Attributes:
-        moves, changes: (batch, memory, n).
+        moves, changes: (batch, held, n), which grow up to the size of the window: most solves end long before.
         gram: (batch, memory, memory).
         valid: (batch, memory), the columns that a sample has.
     """
@@ -145,9 +145,10 @@ class Anderson(NonlinearSolver):
         return Window(remember(window.moves, slot, move), changes, gram, valid)
 
     def _empty(self, like: Tensor) -> Window:
-        columns = ring(self.memory, like)
-        gram = torch.zeros_like(columns[:, :, :1]).repeat(1, 1, self.memory)
-        return Window(columns, columns.clone(), gram, torch.zeros_like(columns[:, :, 0], dtype=torch.bool))
+        columns = ring(0, like)
+        row = flat(like)[:, :1].expand(-1, self.memory)
+        gram = torch.zeros_like(row)[:, None].repeat(1, self.memory, 1)
+        return Window(columns, columns, gram, torch.zeros_like(row, dtype=torch.bool))
 
     def _weights(self, window: Window, f: Tensor, held: int) -> Tensor:
         """gamma, (batch, held); zero for columns that a sample does not have."""

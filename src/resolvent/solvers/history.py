@@ -12,7 +12,10 @@ def ring(length: int, like: Tensor) -> Tensor:
 
 
 def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
-    """The ring with `vector` in `slot`; in place, unless autograd needs the old one."""
+    """The ring with `vector` in `slot`, by which it grows where it has been that short; in place, unless autograd needs
+    the old one."""
+    if slot == history.shape[1]:
+        return torch.cat([history, flat(vector)[:, None]], dim=1)
     if torch.is_grad_enabled():
         history = history.clone()
     history[:, slot] = flat(vector)
