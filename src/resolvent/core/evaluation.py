@@ -24,7 +24,7 @@ class Evaluation:
             point = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
             image = call(point)
         # A stand-in for the point, of its shape and with no memory of its own.
-        self.like = w.new_zeros(()).expand(w.shape)
+        self.like = w.new_empty(()).expand(w.shape)
         self.image: Tensor | None = image
         self._point: Tensor | None = w.detach()
         self._start = get_gradient_edge(point)

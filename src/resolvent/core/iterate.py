@@ -11,7 +11,7 @@ from resolvent.core.problem import Problem, per_sample, rms, select
 from resolvent.core.solution import Solution, Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import any_true, transforming
+from resolvent.core.transforms import all_true, any_true, transforming
 
 Looks = Callable[[int], bool]
 # The least fall of the residual that counts as progress.
@@ -74,39 +74,54 @@ class Judge:
         self.monotone = solver.monotone
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
+        """NaN where it would be infinite: nothing is within that."""
         size = scale if self.exacting else torch.maximum(scale, rms(w))
-        return self.rtol * size + self.atol
+        return (self.rtol * size + self.atol).nan_to_num(nan=torch.nan, posinf=torch.nan)
 
-    def begin(self, problem: Problem, state: State, active: Tensor | None) -> Progress:
+    def begin(self, problem: Problem, state: State, active: Tensor | None, look: bool) -> Progress:
         norm, scale = state.norm, rms(problem.b)
-        steps = torch.zeros_like(norm, dtype=torch.int32)
-        status = torch.zeros_like(norm, dtype=torch.int8)
-        if active is not None:
-            status = status.masked_fill(~active, Status.CONVERGED.value)
         tolerance = self.tolerance(scale, state.w)
-        limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
-        progress = Progress(state.w, norm, status, steps, norm, limit, norm, steps, scale, tolerance)
-        progress.status = self._verdict(progress, progress.running, state)
+        steps = torch.zeros_like(norm, dtype=torch.int32)
+        progress = Progress(state.w, norm, torch.zeros_like(steps), steps, norm, norm, norm, steps, scale, tolerance)
+        converged = norm <= tolerance
+        if look and self._unanimous(progress, converged):
+            return progress
+        if active is not None:
+            progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
+        progress.limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
+        progress.status = self._verdict(progress, converged, progress.running, state)
         return progress
 
-    def update(self, progress: Progress, state: State, running: Tensor) -> None:
+    def update(self, progress: Progress, state: State, running: Tensor, look: bool) -> None:
         norm = state.norm
+        progress.steps = progress.steps + running
+        progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
+        converged = norm <= progress.tolerance
+        # Finished samples have not moved, so that this is true of all if it is of those that were running.
+        if look and self._unanimous(progress, converged):
+            progress.value, progress.residual = state.w, norm
+            return
         if self.monotone:
             progress.value, progress.residual = state.w, norm
         else:
             better = norm < progress.residual  # Never for a finished sample, since it does not move.
             progress.value = select(better, state.w, progress.value)
             progress.residual = torch.where(better, norm, progress.residual)
-        progress.steps = progress.steps + running
-        progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
-        progress.status = self._verdict(progress, running, state)
+        progress.status = self._verdict(progress, converged, running, state)
 
-    def _verdict(self, progress: Progress, running: Tensor, state: State) -> Tensor:
+    def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
+        """Whether all samples have converged, which is how most solves end: there is nothing to judge then."""
+        progress.settled = all_true(converged)
+        if progress.settled:
+            progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
+        return progress.settled
+
+    def _verdict(self, progress: Progress, converged: Tensor, running: Tensor, state: State) -> Tensor:
         # From the weakest reason to the strongest: a later one overrules.
         verdict = progress.status.masked_fill(~(state.norm <= progress.limit), Status.DIVERGED.value)
         if state.broken is not None:
             verdict = verdict.masked_fill(state.broken, Status.BREAKDOWN.value)
-        verdict = verdict.masked_fill(state.norm <= progress.tolerance, Status.CONVERGED.value)
+        verdict = verdict.masked_fill(converged, Status.CONVERGED.value)
         return torch.where(running, verdict, progress.status)
 
     def give_up_stalled(self, progress: Progress) -> None:
@@ -118,18 +133,15 @@ class Judge:
         progress.status = progress.status.masked_fill(stalled, Status.STALLED.value)
 
     def end(self, progress: Progress) -> None:
-        """What is still running has run out of steps, and what is not finite is told apart from what diverged.
-
-        The one must not be taken for converged: an infinite residual is within an infinite tolerance.
-        """
-        finite = progress.tolerance < torch.inf
-        progress.settled = not any_true(~((progress.status == Status.CONVERGED.value) & finite))
+        """What is still running has run out of steps, and what is not finite is told apart from what diverged."""
+        if progress.settled:
+            return
+        progress.settled = all_true(progress.status == Status.CONVERGED.value)
         if progress.settled:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
-        doubtful = (status == Status.DIVERGED.value) | (status == Status.CONVERGED.value)
-        finite = finite & progress.last.isfinite()
-        progress.status = status.masked_fill(doubtful & ~finite, Status.NON_FINITE.value)
+        lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
+        progress.status = status.masked_fill(lost, Status.NON_FINITE.value)
 
 
 def take(state: Any, rows: Tensor) -> Any:
@@ -156,8 +168,10 @@ def _run(
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
     may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
     for step in span:
+        if progress.settled:
+            break
         running = progress.running
-        if looks(step):
+        if step > 0 and looks(step):  # Before the first step it was asked whether all have converged.
             if not any_true(running):
                 break
             if may_drop and progress.value.numel() >= _WORTH_DROPPING:
@@ -169,8 +183,8 @@ def _run(
                     _put(progress, rows, part)
                     return None
         state = solver.step(problem, state, running)
-        judge.update(progress, state, running)
-        if step >= _NO_STALL:
+        judge.update(progress, state, running, looks(step + 1))
+        if step >= _NO_STALL and not progress.settled:
             judge.give_up_stalled(progress)
     return state
 
@@ -194,7 +208,7 @@ def iterate(
     looks = stopping.looks(w.device)
     span = range(stopping.max_steps or solver.max_steps)
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
-    progress = judge.begin(problem, state, active)
+    progress = judge.begin(problem, state, active, looks(0))
     state = _run(problem, solver, judge, looks, state, progress, span)
     judge.end(progress)
     if solver.estimates and rtol is None:
@@ -209,14 +223,14 @@ def _confirm(problem: Problem, solver: Solver, judge: Judge, looks: Looks, progr
         promised = progress.status == Status.CONVERGED
         wrong = promised & ~(progress.residual <= judge.tolerance(progress.scale, progress.value))
         if not any_true(wrong):
-            progress.settled = progress.settled or not any_true(~promised)
+            progress.settled = progress.settled or all_true(promised)
             return
         progress.settled = False
         if attempt == _CONFIRMATIONS - 1:
             progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
             return
         state = solver.init(problem, progress.value)
-        again = judge.begin(problem, state, wrong)
+        again = judge.begin(problem, state, wrong, look=False)
         _run(problem, solver, judge, looks, state, again, span)
         judge.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)

@@ -66,6 +66,11 @@ def any_true(mask: Tensor) -> bool:
     return bool(whole(mask).any())
 
 
+def all_true(x: Tensor) -> bool:
+    """Whether all entries are true, over all copies of a vmapped function."""
+    return bool(whole(x).all())
+
+
 class _Record(TorchFunctionMode):
     """Notes every tensor that enters an operation without having come out of one."""
 
