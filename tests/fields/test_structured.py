@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import resolvent as rs
 from resolvent.fields import ConvexGradient, GradientFlow, Hamiltonian
 
 LAYERS = {
@@ -167,3 +168,28 @@ def test_layers_of_different_halves_are_refused():
         Hamiltonian(nn.Linear(2, 4), nn.Linear(3, 4))
     with pytest.raises(ValueError, match="give input_shape"):
         GradientFlow(nn.Conv2d(1, 1, 3))
+
+
+def test_the_linear_part_of_a_gradient_flow_makes_the_fixed_point_iteration_contract():
+    """Without it the step is far too long."""
+    flow = gradient_flow("conv2d", nn.ReLU(), bound=2.0, always=True)
+    assert flow.linear_part == -1.0
+    b, tau = torch.randn(3, *flow.shape), 20.0
+    stopping = rs.Stopping(rtol=1e-8, max_steps=500)
+
+    def field(w: Tensor) -> Tensor:
+        return flow(0.0, w)
+
+    plain = rs.resolve(rs.Rowwise(field), b, tau, solver=rs.Picard(), stopping=stopping, on_failure="ignore")
+    split = rs.Rowwise(field, linear_part=flow.linear_part)
+    solved = rs.resolve(split, b, tau, solver=rs.Picard(), stopping=stopping)
+    assert not plain.converged.any()
+    torch.testing.assert_close(solved.value, b + tau * field(solved.value), rtol=1e-6, atol=1e-6)
+
+
+def test_linear_parts_of_gradient_flows():
+    assert gradient_flow("linear").linear_part is None
+    assert gradient_flow("linear", linear_part=-3.0).linear_part == -3.0
+    assert gradient_flow("linear", bound=1.0, linear_part=-0.25).linear_part == -0.25
+    with pytest.raises(ValueError, match=r"got 1\.0"):
+        gradient_flow("linear", linear_part=1.0)
