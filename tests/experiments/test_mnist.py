@@ -90,12 +90,41 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theta", "normalization", "alpha"), [(0.0, "bounded", 0.01), (1.0, "free", 0.01), (0.0, "batch", 0.0)]
+    ("theta", "normalization", "alpha"),
+    [(0.0, "bounded", 0.01), (1.0, "free", 0.01), (1.0, "gradient", 0.01), (0.0, "batch", 0.0)],
 )
 def test_each_kind_of_network_takes_a_step(theta: float, normalization: str, alpha: float) -> None:
     network = trained(theta=theta, normalization=normalization, alpha_div=alpha, epochs=1)
     assert (network.curves["penalty"][0] != 0) == (alpha != 0)
     assert network.curves["failed_solves"] == [0.0]
+
+
+@pytest.mark.parametrize("normalization", ["bounded", "free", "batch", "gradient", "bounded-gradient"])
+def test_the_weights_of_linear_maps_decay_and_nothing_else(normalization: str) -> None:
+    changes = {"normalization": normalization, "weight_decay": 0.1, "schedule": "constant", "transition_bound": 1.0}
+    network = Mnist(MnistConfig(column="x", seed=0, **(SMALL | changes)))
+    decaying, others = network.configure_optimizers().param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    sort = [{names.pop(id(parameter)) for parameter in group["params"]} for group in (decaying, others)]
+    assert not names  # each parameter is in one group, and in one alone
+    convolutions = 1 if "gradient" in normalization else 2
+    assert len(sort[0]) == 3 * convolutions + 4  # three layers; the stem, two maps between the stages, the head
+    assert all(name.endswith(("weight", "weight.original")) and "norms" not in name for name in sort[0])
+    assert all(name.endswith(("bias", "raw_scale")) or "norms" in name for name in sort[1])
+
+
+@pytest.mark.parametrize("normalization", ["free", "batch"])
+def test_weights_without_a_gradient_shrink_and_scales_do_not(normalization: str) -> None:
+    changes = {"normalization": normalization, "weight_decay": 0.1, "schedule": "constant", "learn_theta": False}
+    network = Mnist(MnistConfig(column="x", seed=0, **(SMALL | changes)))
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    network.configure_optimizers().step()
+    for name, parameter in network.named_parameters():
+        decays = name.endswith("weight") and "norms" not in name
+        torch.testing.assert_close(parameter.detach(), before[name] * (1 - 0.01 * 0.1 * decays))
 
 
 def test_failed_solves_are_counted_and_do_not_end_the_training() -> None:
@@ -159,6 +188,20 @@ def test_columns_of_the_table() -> None:
         ("explicit-1lip", -1.0, "validation"),
         ("theta1", -3.0, "validation"),
     ]
+
+
+def test_tuned_columns() -> None:
+    found = {config.column: config for config in columns.configs(False, None, 1, columns="tuned")}
+    assert list(found) == list(columns.TUNED)
+    assert not set(found) & set(columns.COLUMNS)
+    assert all(config.epochs == 100 and config.weight_decay > 0 and config.alpha_div == 0 for config in found.values())
+    for config in found.values():
+        assert (config.theta == 0) == config.column.startswith("explicit")
+        config.build()
+    gradient = found["implicit-gradient"]
+    assert (gradient.theta, gradient.step_size, gradient.stem_gain, gradient.normalization) == (1, 3, 0.1, "gradient")
+    mixed = columns.configs(False, None, 1, columns="theta1,tuned,implicit-tuned")
+    assert [config.column for config in mixed] == ["theta1", *columns.TUNED]
 
 
 def test_what_is_wrong_with_the_data_is_told_before_any_run(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from resolvent.models import implicit_resnet18
 SHAPE = (1, 12, 12)
 EXACT: dict[str, Any] = {"channels": 2, "input_shape": SHAPE, "stopping": rs.Stopping(rtol=1e-11)}
 KINDS = [(0.0, "bounded"), (0.5, "bounded"), (1.0, "bounded"), (0.0, "free"), (0.5, "free"), (0.0, "batch")]
+GRADIENTS = [(0.0, "bounded-gradient"), (0.0, "gradient"), (0.5, "gradient"), (1.0, "gradient")]
 
 
 def images(count: int = 3, shape: tuple[int, ...] = SHAPE) -> Tensor:
@@ -43,7 +44,16 @@ def test_parameters_of_the_paper() -> None:
     assert count(implicit_resnet18()) == stem + head + down + convolutions + scales
 
 
-@pytest.mark.parametrize(("theta", "normalization"), KINDS)
+@pytest.mark.parametrize(("theta", "normalization"), GRADIENTS)
+def test_gradient_flows_have_the_weights_of_two_convolutions(theta: float, normalization: str) -> None:
+    """Weights and biases agree; there is no scale."""
+    model = implicit_resnet18(theta, normalization=normalization)
+    assert count(model) == count(implicit_resnet18(theta, learn_scale=False))
+    scales = sum(2 * n * size**2 for n, size in zip((8, 16, 32, 64), (14, 7, 4, 2), strict=True))
+    assert count(model) == count(implicit_resnet18(theta)) - scales
+
+
+@pytest.mark.parametrize(("theta", "normalization"), KINDS + GRADIENTS)
 def test_layers_satisfy_their_equation(theta: float, normalization: str) -> None:
     model = implicit_resnet18(theta, normalization=normalization, **EXACT).eval()
     x = images()
@@ -66,6 +76,45 @@ def test_plain_residual_network() -> None:
             first, second = piece.field.layers
             state = state + second(torch.relu(first(torch.relu(state))))
     torch.testing.assert_close(model(x), model.head(state.mean((2, 3))))
+
+
+def test_gradient_flow_layer() -> None:
+    """The explicit layer, written out: y = x - h K^T relu(K x + b)."""
+    model = implicit_resnet18(0.0, normalization="gradient", step_size=0.7, **EXACT)
+    state = model.stem(images())
+    first = model.stages[0].field.pieces[0].gradient.layer
+    with torch.no_grad():
+        first.bias.normal_()
+    inner = nn.functional.conv2d(state, first.weight, first.bias, padding=1)
+    expected = state - 0.7 * nn.functional.conv_transpose2d(torch.relu(inner), first.weight, padding=1)
+    torch.testing.assert_close(model.stages[0].trajectory(state).states[1], expected)
+
+
+@pytest.mark.parametrize(
+    ("theta", "normalization", "step_size"),
+    [(0.5, "gradient", 50.0), (1.0, "gradient", 50.0), (0.0, "bounded-gradient", 2.0)],
+)
+def test_layers_of_gradient_flows_move_no_states_apart(theta: float, normalization: str, step_size: float) -> None:
+    model = implicit_resnet18(theta, normalization=normalization, step_size=step_size, always=True, **EXACT).eval()
+    for stage in model.stages:
+        assert rs.analysis.lipschitz_bound(stage) == pytest.approx(1.0, rel=1e-4)
+        x, y = (3 * torch.randn(4, *stage.field.shape) for _ in range(2))
+        with torch.no_grad():
+            moved = (stage(x) - stage(y)).flatten(1).norm(dim=1) / (x - y).flatten(1).norm(dim=1)
+        assert (moved <= 1 + 1e-9).all()
+        assert (moved > 0.01).all()
+    steep = implicit_resnet18(0.25, normalization="gradient", step_size=50.0, **EXACT).stages[0]
+    assert rs.analysis.lipschitz_bound(steep) > 2  # below theta = 1/2 nothing of the kind holds
+
+
+def test_gain_of_the_stem() -> None:
+    models = []
+    for gain in (1.0, 0.1):
+        torch.manual_seed(0)
+        models.append(implicit_resnet18(stem_gain=gain, **EXACT))
+    plain, small = (dict(model.named_parameters()) for model in models)
+    torch.testing.assert_close(small["stem.weight"], 0.1 * plain["stem.weight"])
+    assert all(torch.equal(plain[name], small[name]) for name in plain if name != "stem.weight")
 
 
 def test_substeps_share_the_weights_of_their_layer() -> None:
@@ -95,7 +144,7 @@ def test_an_image_is_classified_alone() -> None:
     torch.testing.assert_close(model(x)[3:4], model(x[3:4]), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("normalization", ["bounded", "free"])
+@pytest.mark.parametrize("normalization", ["bounded", "free", "gradient"])
 @pytest.mark.parametrize("learn_theta", [False, True])
 def test_gradients_reach_every_parameter(normalization: str, learn_theta: bool) -> None:
     model = implicit_resnet18(
@@ -132,7 +181,7 @@ def test_penalty_of_all_stages() -> None:
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in weights)
 
 
-@pytest.mark.parametrize(("theta", "normalization"), KINDS[:4] + KINDS[5:])
+@pytest.mark.parametrize(("theta", "normalization"), KINDS[:4] + KINDS[5:] + GRADIENTS)
 def test_certified_radius_holds_along_the_gradient(theta: float, normalization: str) -> None:
     model = implicit_resnet18(theta, normalization=normalization, low=-2.0, high=0.5, **EXACT)
     model(images(8))
@@ -170,6 +219,11 @@ def test_norms_of_bounded_layers_are_those_of_operators() -> None:
         ({"steps": 1.5}, "got 1.5"),
         ({"input_shape": (28, 28)}, r"\(28, 28\)"),
         ({"normalization": "free", "learn_shift": True}, "'free'"),
+        ({"normalization": "gradient", "learn_shift": True}, "'gradient'"),
+        ({"normalization": "gradient", "scale": 0.5}, "scale=0.5"),
+        ({"normalization": "bounded-gradient", "per_channel": True}, "per_channel=True"),
+        ({"stem_gain": 0.0}, "got 0.0"),
+        ({"stem_gain": float("nan")}, "got nan"),
         ({"scale": 1.5}, "got 1.5"),
         ({"normalization": "bounded", "theta": 1.0, "high": 1.5}, "pole"),
         ({"theta": 2.0}, "got 2.0"),

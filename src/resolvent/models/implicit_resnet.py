@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.blocks import ThetaBlock, Trajectory
@@ -92,6 +93,7 @@ def implicit_resnet18(
     steps: int = 1,
     step_size: float = 1.0,
     init: str = "xavier",
+    stem_gain: float = 1.0,
     stopping: Stopping | None = None,
     **block: Any,
 ) -> ImplicitResNet:
@@ -99,9 +101,14 @@ def implicit_resnet18(
 
         images -> conv 7x7, stride 2 -> stage -> conv 3x3, stride 2 -> stage -> ... -> average -> linear -> logits
 
-    A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)). The
-    number of parameters depends neither on theta nor on the normalisation, but for the affine maps of batch norms,
-    four numbers a channel in each layer.
+    A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)), or of
+    gradient flows F(y) = -K^T relu(K y + b), K a convolution to twice the channels, which has as many weights and
+    biases. The number of parameters depends neither on theta nor on the normalisation, but for the affine maps of
+    batch norms, four numbers a channel in each layer, and for S, which gradient flows do not have.
+
+    A gradient flow is monotone, <F(u) - F(v), u - v> <= 0, whatever its weights. Hence an implicit layer of it has
+    exactly one solution for every h, and with theta >= 1/2 it moves no two states apart, which
+    `rs.analysis.lipschitz_bound` knows.
 
     Arguments:
         theta: of all layers; 0 is the explicit residual network.
@@ -113,10 +120,12 @@ def implicit_resnet18(
         normalization: "bounded": F = c y + r S*G, the paper's F^{low,high}, with the norm of each convolution (of the
             operator, not of the reshaped weight) kept within 1. "free": F = S*G without norms and shift; with
             theta = 0 the usual residual network. "batch": F = S*G with batch normalisation before each activation,
-            for theta = 0 alone.
+            for theta = 0 alone. "gradient": F = -K^T relu(K y + b), with K free. "bounded-gradient": the same with the
+            norm of K kept within 1, which makes explicit layers with h <= 2 non-expansive, too.
         low, high: limits of the spectrum of a bounded field; c = (low + high)/2, r = (high - low)/2.
         learn_shift: whether c is learned, see `rs.fields.Bounded`.
-        scale: S at the start, 0.1 by default, or its value, 1 by default, if it is not learned.
+        scale: S at the start, 0.1 by default, or its value, 1 by default, if it is not learned. Gradient flows have no
+            S: there `scale` and `per_channel` are refused, and `learn_scale` has no meaning.
         learn_scale: whether S, the sigmoid of parameters, is learned.
         per_channel: S has an entry for each channel instead of one for each pixel and channel.
         always: divide convolutions of bounded fields by their norms also where these are below 1.
@@ -127,11 +136,13 @@ def implicit_resnet18(
         steps: of each layer, which share its weights.
         step_size: h, of each step.
         init: see `rs.fields.initialise`.
+        stem_gain: multiplies the initial weights of the first convolution.
         stopping: of the solves; None takes a relative tolerance of 1e-3, which is enough for training in float32.
         block: solver, adjoint, memory, on_failure, guess, reuse, form and learn_theta, as for `ThetaBlock`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, 2021, example 4; He et al., Identity
-    mappings in deep residual networks, 2016.
+    mappings in deep residual networks, 2016; Ruthotto & Haber, Deep neural networks motivated by partial differential
+    equations, 2020, for gradient flows.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture must be one of {tuple(ARCHITECTURES)}, got {architecture!r}.")
@@ -143,6 +154,8 @@ def implicit_resnet18(
     for name, value in {"channels": channels, "num_classes": num_classes, "layers": layers, "steps": steps}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+    if not (math.isfinite(stem_gain) and stem_gain > 0):
+        raise ValueError(f"stem_gain must be a positive number, got {stem_gain}.")
     shape = _image_shape(input_shape)
     field = LayerField(
         normalization, low, high, learn_shift, scale, learn_scale, per_channel, always, power_iterations, init
@@ -157,6 +170,8 @@ def implicit_resnet18(
     widths = [channels * factor for factor in ARCHITECTURES[architecture]]
     modules, transitions = _assemble(shape, widths, num_classes, architecture == "authors", stage)
     initialise([module for module, _ in transitions], init)
+    with torch.no_grad():
+        modules["stem"].get_parameter("weight").mul_(stem_gain)
     if transition_bound is not None:
         for module, taken in transitions:
             spectral_norm(module, taken, transition_bound, power_iterations)

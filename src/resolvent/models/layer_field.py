@@ -2,11 +2,18 @@
 
 from dataclasses import dataclass
 
-from resolvent.fields import Bounded, Conv, Field
+from torch import nn
+
+from resolvent.fields import Bounded, Conv, Field, GradientFlow, initialise
 from resolvent.models.batch_norm import BatchNormConv
 from resolvent.models.scaled import Scaled
 
-NORMALIZATIONS = ("bounded", "free", "batch")
+GRADIENTS = ("gradient", "bounded-gradient")
+NORMALIZATIONS = ("bounded", "free", "batch", *GRADIENTS)
+
+FREE_LINEAR_PART = -0.25
+"""What solvers split off from a gradient flow with a free K, for speed alone. With Xavier's initialisation |K|^2 is 2
+to 4, whatever the number of channels, and -1 is best; after training with weight decay slopes are small, and 0 is."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,16 @@ class LayerField:
             raise ValueError(f"normalization must be one of {NORMALIZATIONS}, got {self.normalization!r}.")
         if self.learn_shift and self.normalization != "bounded":
             raise ValueError(f"only a bounded field has a shift to be learned, got {self.normalization!r}.")
+        if self.normalization in GRADIENTS and (self.scale is not None or self.per_channel):
+            raise ValueError(
+                f"a gradient flow has no scale S, got scale={self.scale} and per_channel={self.per_channel}: leave "
+                "them out, and let step_size say how far a layer goes."
+            )
 
     def __call__(self, channels: int, size: tuple[int, int]) -> Field:
         """The field for states (channels, *size)."""
+        if self.normalization in GRADIENTS:
+            return self._gradient_flow(channels, size)
         if self.normalization == "bounded":
             conv = Conv(
                 channels,
@@ -53,3 +67,18 @@ class LayerField:
         conv = Conv(channels, size=size, init=self.init)
         inner = BatchNormConv(conv) if self.normalization == "batch" else conv
         return Scaled(inner, self.scale, self.learn_scale, self.per_channel)
+
+    def _gradient_flow(self, channels: int, size: tuple[int, int]) -> GradientFlow:
+        # Twice the channels: as many weights and biases as the two convolutions of the other fields have.
+        layer = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        initialise([layer], self.init)
+        bounded = self.normalization == "bounded-gradient"
+        return GradientFlow(
+            layer,
+            nn.ReLU(),
+            input_shape=(channels, *size),
+            bound=1.0 if bounded else None,
+            linear_part=None if bounded else FREE_LINEAR_PART,
+            always=self.always,
+            power_iterations=self.power_iterations,
+        )

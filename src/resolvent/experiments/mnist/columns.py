@@ -15,7 +15,8 @@ QUICK_THETAS = (0.0, 1.0)
 
 Settings = Mapping[str, Any]
 
-_FREE: Settings = {"normalization": "free", "alpha_div": 0.0, "init": "xavier", "schedule": "onecycle"}
+_PLAIN: Settings = {"alpha_div": 0.0, "init": "xavier", "schedule": "onecycle"}
+_FREE: Settings = {"normalization": "free", **_PLAIN}
 
 COLUMNS: dict[str, Settings] = {
     **{f"theta{theta:g}": {"theta": theta} for theta in THETAS},
@@ -35,6 +36,38 @@ HARDENED: dict[str, Settings] = {
     for training in ("noise", "adversarial")
 }
 """Columns that are trained on noisy or on attacked images; they are run if they are named."""
+
+_TUNED: Settings = {**_FREE, "scale": 0.5, "batch_size": 50, "weight_decay": 0.1}
+_GRADIENT: Settings = {
+    **_PLAIN,
+    "normalization": "gradient",
+    "step_size": 3.0,
+    "batch_size": 100,
+    "learning_rate": 5e-3,
+    "weight_decay": 1.0,
+    "label_smoothing": 0.1,
+    "stem_gain": 0.1,
+}
+
+TUNED: dict[str, Settings] = {
+    "explicit-tuned": {"theta": 0.0, **_TUNED},
+    "explicit-large": {"theta": 0.0, **_TUNED, "learn_scale": False, "step_size": 2.0, "learning_rate": 5e-3},
+    "explicit-batchnorm-tuned": {
+        "theta": 0.0,
+        **_PLAIN,
+        "normalization": "batch",
+        "batch_size": 50,
+        "learning_rate": 5e-3,
+        "weight_decay": 0.1,
+    },
+    # The longest step with which an explicit layer of a gradient flow with |K| = 1 is non-expansive.
+    "explicit-gradient": {"theta": 0.0, **_GRADIENT, "normalization": "bounded-gradient", "step_size": 2.0},
+    "implicit-tuned-0.5": {"theta": 0.5, **_TUNED},
+    "implicit-tuned": {"theta": 1.0, **_TUNED},
+    "implicit-gradient-0.5": {"theta": 0.5, **_GRADIENT},
+    "implicit-gradient": {"theta": 1.0, **_GRADIENT},
+}
+"""Columns with recipes chosen for accuracy under noise; they are run if they are named, all of them by "tuned"."""
 
 _QUICK: Settings = {
     "epochs": 8,
@@ -64,8 +97,9 @@ def configs(
         quick: short training, few columns, few images.
         thetas: columns with these only; one that has no column gets one like the paper's.
         seeds: how many.
-        columns: names, separated by commas, or a JSON file, {name: {setting: value, ...}, ...}, in which the setting
-            "base" names a column whose settings are the starting point; None takes those of the table.
+        columns: names, separated by commas, "tuned" among them for all of `TUNED`, or a JSON file,
+            {name: {setting: value, ...}, ...}, in which the setting "base" names a column whose settings are the
+            starting point; None takes those of the table.
         data, held_out: see `MnistConfig`.
     """
     chosen = _chosen(columns, quick, thetas)
@@ -77,7 +111,8 @@ def _chosen(columns: str | None, quick: bool, thetas: Sequence[float] | None) ->
     if columns is not None and columns.endswith(".json"):
         found = _from_file(Path(columns))
     elif columns is not None:
-        found = {name: _column(name) for name in columns.split(",")}
+        names = [name for given in columns.split(",") for name in (TUNED if given == "tuned" else [given])]
+        found = {name: _column(name) for name in names}
     else:
         found = {name: COLUMNS[name] for name in (_QUICK_COLUMNS if quick else COLUMNS)}
         found |= {f"theta{theta:g}": {"theta": theta} for theta in thetas or ()}
@@ -99,7 +134,7 @@ def _from_file(path: Path) -> dict[str, Settings]:
 
 
 def _column(name: str) -> Settings:
-    known = COLUMNS | HARDENED
+    known = COLUMNS | HARDENED | TUNED
     if name not in known:
         raise ValueError(f"there is no column {name!r}: take some of {', '.join(known)}, or a JSON file.")
     return known[name]

@@ -30,13 +30,14 @@ class MnistConfig(Config):
         limit: how many images of each part are measured; None measures all.
         draws: of the noise, for each level.
 
-        architecture, ..., init: see `rs.models.implicit_resnet18`.
+        architecture, ..., stem_gain: see `rs.models.implicit_resnet18`.
         solver: "auto", "anderson", "newton-krylov" or "picard".
         rtol: of the solves.
 
         batch_size: of training.
         schedule: of the learning rate: "plateau" (0.7 after 10 epochs without progress), "onecycle" or "constant".
-        weight_decay, label_smoothing: as usual.
+        weight_decay: of the weights of convolutions and linear maps alone, as in AdamW.
+        label_smoothing: as usual.
         alpha_div, alpha_jac, power: the weights of `rs.regularizers.TrajectoryPenalty`, averaged over the stages.
         training: "clean", with "noise" of standard deviation `noise`, or "adversarial" with images at a distance of
             up to `attack_radius` in the norm `attack_norm`, found by `attack_steps` steps.
@@ -71,6 +72,7 @@ class MnistConfig(Config):
     learn_theta: bool = False
     form: str = "midpoint"
     init: str = "xavier_unit"
+    stem_gain: float = 1.0
     solver: str = "auto"
     rtol: float = 1e-3
 
@@ -130,6 +132,7 @@ class MnistConfig(Config):
             steps=self.steps,
             step_size=self.step_size,
             init=self.init,
+            stem_gain=self.stem_gain,
             learn_theta=self.learn_theta,
             form=self.form,
             solver=SOLVERS[self.solver],

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import resolvent as rs
@@ -77,7 +77,7 @@ class Mnist(Network):
 
     def configure_optimizers(self) -> Any:
         config = self.config
-        adam = torch.optim.AdamW(self.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        adam = torch.optim.AdamW(_groups(self.model, config.weight_decay), lr=config.learning_rate)
         if config.schedule == "constant":
             return adam
         scheduler: Any
@@ -92,6 +92,16 @@ class Mnist(Network):
         measured = measure(self.model, self.config, batches, machine.device())
         self.model.cpu()
         return measured
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The parameters of the model: the weights of its linear maps, which decay, and all others, which do not."""
+    layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+    # By the bias: a normalised weight is called parametrizations.weight.original.
+    decaying = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
+    known = set(map(id, decaying))
+    others = [p for p in model.parameters() if id(p) not in known]
+    return [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def _failures(trajectories: Sequence[rs.Trajectory], like: Tensor) -> Tensor:
