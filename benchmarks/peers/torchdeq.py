@@ -1,8 +1,7 @@
 """torchdeq: fixed points of z -> x + theta h F(z), by each of its solvers, differentiated implicitly.
 
 Its users would try its solvers, the memory and the regularisation of Anderson's method, and a looser tolerance, since
-one more evaluation follows the solve; a field with a known linear part, c z + N(z), may also be iterated as
-z -> (x + theta h N(z)) / (1 - theta h c). All of these are tried, and the fastest that reaches the tolerance counts.
+one more evaluation follows the solve. All of these are tried, and the fastest that reaches the tolerance counts.
 """
 
 from functools import partial
@@ -14,7 +13,6 @@ from torchdeq.solver import get_solver, register_solver
 
 from resolvent.bench.contender import TorchContender
 from resolvent.bench.layers import Layers
-from resolvent.bench.task import blocks
 
 register_solver("anderson3", partial(get_solver("anderson"), m=3, lam=1e-10))
 register_solver("anderson6", partial(get_solver("anderson"), m=6, lam=1e-10))
@@ -58,19 +56,16 @@ class Equilibrium(Layers):
         return x + (z - x) / self.theta
 
 
-def candidates(task):
+def candidates(task, name="torchdeq", shifted=False):
     """All settings by name."""
-    linear_part = next(iter(blocks(task.model).values())).field.linear_part
-    shifts = (False,) if linear_part is None else (False, True)
     converts = {
-        _name(solver, shifted, looser): partial(
+        _name(solver, looser): partial(
             Equilibrium, solver=solver, tolerance=task.tolerance, looser=looser, shifted=shifted
         )
-        for solver, shifted, looser in product(SOLVERS, shifts, (1, 10, 100))
+        for solver, looser in product(SOLVERS, (1, 10, 100))
     }
-    return {name: partial(TorchContender, "torchdeq", task, convert) for name, convert in converts.items()}
+    return {setting: partial(TorchContender, name, task, convert) for setting, convert in converts.items()}
 
 
-def _name(solver, shifted, looser):
-    parts = [solver, "linear part apart" * shifted, f"tolerance x{looser}" * (looser > 1)]
-    return ", ".join(part for part in parts if part)
+def _name(solver, looser):
+    return f"{solver}, tolerance x{looser}" if looser > 1 else solver
