@@ -181,8 +181,8 @@ def test_columns_of_the_table() -> None:
     assert [config.column for config in columns.configs(False, [0.5], 1)] == ["theta0.5", "implicit-free-0.5"]
     extra = columns.configs(False, [0.9], 1)
     assert [(config.column, config.theta, config.low) for config in extra] == [("theta0.9", 0.9, -3.0)]
-    (hardened,) = columns.configs(False, None, 1, columns="implicit-free-noise")
-    assert (hardened.theta, hardened.training, hardened.noise) == (1.0, "noise", 0.3)
+    (hardened,) = columns.configs(False, None, 1, columns="implicit-tuned-0.5-noise")
+    assert (hardened.theta, hardened.training, hardened.noise) == (0.5, "noise", 0.3)
     chosen = columns.configs(True, None, 1, columns="explicit-1lip,theta1", held_out="validation")
     assert [(config.column, config.low, config.held_out) for config in chosen] == [
         ("explicit-1lip", -1.0, "validation"),
