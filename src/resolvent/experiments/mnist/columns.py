@@ -32,11 +32,12 @@ COLUMNS: dict[str, Settings] = {
 
 _TUNED: Settings = {
     **_FREE,
+    "learn_scale": False,
+    "scale": 0.5,
     "step_size": 2.0,
-    "batch_size": 100,
-    "learning_rate": 2e-2,
-    "weight_decay": 0.3,
-    "stem_gain": 0.1,
+    "batch_size": 50,
+    "learning_rate": 5e-3,
+    "weight_decay": 0.1,
 }
 _GRADIENT: Settings = {
     **_PLAIN,
@@ -51,16 +52,6 @@ _GRADIENT: Settings = {
 
 TUNED: dict[str, Settings] = {
     "explicit-tuned": {"theta": 0.0, **_TUNED},
-    "explicit-large": {
-        "theta": 0.0,
-        **_FREE,
-        "learn_scale": False,
-        "scale": 0.5,
-        "step_size": 2.0,
-        "batch_size": 50,
-        "learning_rate": 5e-3,
-        "weight_decay": 0.1,
-    },
     "explicit-batchnorm-tuned": {
         "theta": 0.0,
         **_PLAIN,
