@@ -55,7 +55,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     effort = Effort(options.rounds, options.seconds)
     makes = [make for row in options.rows if row != GROWTH for make in ROWS[row]]
     for make, theta in product(makes, options.theta):
-        record = run(make(theta, options.device), peers, effort)
+        record = run(make(theta, options.device), peers, effort, options.skip)
         results["rows"].append(record)
         _save(results, options.out)
         print(markdown({**results, "rows": [record]}), flush=True)
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=_words, default=rows, help=f"among {','.join(rows)}; all by default")
     parser.add_argument("--peers", type=_words, default=[], help="other libraries, such as torchdeq,torchdiffeq,jax")
     parser.add_argument("--peers-from", type=Path, default=Path("benchmarks/peers"), help="folder of their files")
+    parser.add_argument("--skip", type=_words, default=[], help="words in the names of our own contenders to leave out")
     parser.add_argument("--theta", type=float, nargs="+", default=list(THETAS), help="of the layers")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="of every contender, on the CPU")

@@ -1,6 +1,6 @@
 """One row after the other: contenders are chosen, checked and measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -29,10 +29,12 @@ class Effort:
     seconds: float = 0.3
 
 
-def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort) -> Record:
-    """All contenders of a task, as what is written to the JSON file."""
+def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Sequence[str] = ()) -> Record:
+    """All contenders of a task, as what is written to the JSON file, but those of ours with a word of `skip` in their
+    names."""
     right = exact(task)
-    contenders: list[Contender] = [TorchContender(name, task, convert) for name, convert in ours(task).items()]
+    offers = {name: convert for name, convert in ours(task).items() if not any(word in name for word in skip)}
+    contenders: list[Contender] = [TorchContender(name, task, convert) for name, convert in offers.items()]
     tried: dict[str, list[Record]] = {}
     for name, module in peers.items():
         contender, tried[name] = best(module, task, right)
