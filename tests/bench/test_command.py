@@ -36,7 +36,20 @@ def test_the_command_measures_and_writes_a_page(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     (tmp_path / "absent.py").write_text("import a_library_that_nobody_has\n")
-    options = ["--rows", "B1", "--theta", "0.5", "--rounds", "2", "--seconds", "0", "--out", str(tmp_path)]
+    options = [
+        "--rows",
+        "B1",
+        "--theta",
+        "0.5",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0",
+        "--skip",
+        "compiled",
+        "--out",
+        str(tmp_path),
+    ]
     main(["bench", *options, "--write", str(page), "--peers", "absent", "--peers-from", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
     assert "a_library_that_nobody_has" in results["absent"][0]

@@ -95,7 +95,7 @@ def convolutions(
     def loss(model: Any, batch: Any) -> Tensor:
         start, target = batch
         with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=autocast):
-            return F.mse_loss(model.layers(start).float(), target)
+            return F.mse_loss(model.layers(start).to(target.dtype), target)
 
     title = f"{channels} channels{', bfloat16' if autocast else ''}"
     return Task("B4", title, theta, 2e-2 if autocast else 1e-3, model, batch, loss)
