@@ -23,7 +23,7 @@ from resolvent.bench.contender import Contender, Outcome, TorchContender
 from resolvent.bench.task import blocks
 
 PYTHON = Path(os.environ.get("RESOLVENT_JAX", "build/jax/bin/python"))
-PATIENCE = 300
+PATIENCE = 900
 WORKER = Path(__file__).with_name("jax_worker.py")
 if not PYTHON.exists():
     raise ImportError(f"there is no {PYTHON}: make that environment, or name another one's Python in RESOLVENT_JAX")
