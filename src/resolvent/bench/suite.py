@@ -8,7 +8,8 @@ from typing import Any
 import resolvent as rs
 from resolvent.bench.accuracy import gradient_error, residual
 from resolvent.bench.contender import Contender, Outcome, TorchContender, exact
-from resolvent.bench.layers import ours
+from resolvent.bench.graphed import GraphedContender
+from resolvent.bench.layers import graphed, ours
 from resolvent.bench.measure import measure
 from resolvent.bench.peers import best
 from resolvent.bench.task import Task
@@ -33,8 +34,12 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Seque
     """All contenders of a task, as what is written to the JSON file, but those of ours with a word of `skip` in their
     names."""
     right = exact(task)
-    offers = {name: convert for name, convert in ours(task).items() if not any(word in name for word in skip)}
-    contenders: list[Contender] = [TorchContender(name, task, convert) for name, convert in offers.items()]
+    contenders: list[Contender] = [
+        kind(name, task, convert)
+        for kind, offers in ((TorchContender, ours(task)), (GraphedContender, graphed(task)))
+        for name, convert in offers.items()
+        if not any(word in name for word in skip)
+    ]
     tried: dict[str, list[Record]] = {}
     for name, module in peers.items():
         contender, tried[name] = best(module, task, right)

@@ -116,8 +116,7 @@ class Block(nn.Module):
             walk = self._walk(x, t0)
             with frozen_weights(self.field):
                 states, solutions = self.memory.all(walk, x)
-        times = torch.stack([torch.as_tensor(walk.t0 + n * walk.h, dtype=x.dtype) for n in range(self.num_steps + 1)])
-        return Trajectory(times.to(x.device), torch.stack([x, *states]), tuple(solutions))
+        return Trajectory(_times(walk, x), torch.stack([x, *states]), tuple(solutions))
 
     def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
         """The states at any times between t0 and t0 + horizon.
@@ -173,6 +172,15 @@ class Block(nn.Module):
         )
         self.memory.check(walk)
         return walk
+
+
+def _times(walk: Walk, x: Tensor) -> Tensor:
+    """Of the grid points."""
+    numbers = [walk.t0 + n * walk.h for n in range(walk.num_steps + 1)]
+    if all(isinstance(number, Tensor) for number in numbers):
+        return torch.stack(numbers).to(x)  # type: ignore[arg-type]
+    # Filled in rather than copied from the CPU, which would wait for the device.
+    return torch.stack([torch.full((), number, dtype=x.dtype, device=x.device) for number in numbers])  # type: ignore[arg-type]
 
 
 def _horizon(horizon: Number) -> Number:

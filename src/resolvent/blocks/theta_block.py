@@ -114,6 +114,8 @@ class ThetaBlock(Block):
             return "leaves no choice of the solver, of its starting guess or of its reuse"
         if isinstance(self.solving.adjoint, UnrolledAdjoint):
             return "is not differentiated through its iterations"
+        if self.solving.stopping is not None and self.solving.stopping.blind:
+            return "has to look whether it has converged, got check_every=0"
         return None
 
     def _compile_obstacle(self) -> str | None:

@@ -97,7 +97,7 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(context, w)
         else:
-            evaluation = None if tape is None else tape.take(w)
+            evaluation = None if tape is None else tape.take(w, context.choices.stopping.blind)
             linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
             image = linearization.evaluation.release()
             tensors, solve_at = (), self._solve_with(context.choices, linearization)
@@ -181,11 +181,12 @@ class ImplicitAdjoint(AttachedAdjoint):
 
     def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
         solver = self.solver or choices.solver.linear_solver(system)
-        stopping = self.stopping or Stopping(rtol=choices.stopping.rtol or None)
+        stopping = self.stopping or choices.stopping.for_backward()
         solution = solve(system, solver, stopping, system.precondition(system.b))
         if self.callback is not None:
             self.callback(solution)
-        report(system, solution, self.on_failure or choices.on_failure, backward=True)
+        if not stopping.blind:
+            report(system, solution, self.on_failure or choices.on_failure, backward=True)
         return solution.value
 
 

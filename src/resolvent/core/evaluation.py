@@ -30,12 +30,13 @@ class Evaluation:
         self._start = get_gradient_edge(point)
         self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
-    def is_at(self, w: Tensor) -> bool:
-        """Whether this is F at w; to be asked before `release`."""
+    def is_at(self, w: Tensor, blind: bool) -> bool:
+        """Whether this is F at w, as far as that is known without a look at its values if `blind`; to be asked before
+        `release`."""
         assert self._point is not None
         if self._point.shape != w.shape:
             return False
-        return self._point.data_ptr() == w.data_ptr() or torch.equal(self._point, w)
+        return self._point.data_ptr() == w.data_ptr() or (not blind and torch.equal(self._point, w))
 
     def release(self) -> Tensor:
         """F(w), attached to all that F closes over; neither it nor the point is kept here any longer."""

@@ -71,7 +71,9 @@ class Judge:
         self.atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.patience = stopping.patience
         self.divergence = stopping.divergence
-        self.monotone = solver.monotone
+        self.blind = stopping.blind
+        # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
+        self.last_counts = solver.monotone or stopping.blind
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
         """NaN where it would be infinite: nothing is within that."""
@@ -101,7 +103,7 @@ class Judge:
         if look and self._unanimous(progress, converged):
             progress.value, progress.residual = state.w, norm
             return
-        if self.monotone:
+        if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
             better = norm < progress.residual  # Never for a finished sample, since it does not move.
@@ -134,9 +136,8 @@ class Judge:
 
     def end(self, progress: Progress) -> None:
         """What is still running has run out of steps, and what is not finite is told apart from what diverged."""
-        if progress.settled:
-            return
-        progress.settled = all_true(progress.status == Status.CONVERGED.value)
+        if not (self.blind or progress.settled):
+            progress.settled = all_true(progress.status == Status.CONVERGED.value)
         if progress.settled:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
@@ -211,7 +212,7 @@ def iterate(
     progress = judge.begin(problem, state, active, looks(0))
     state = _run(problem, solver, judge, looks, state, progress, span)
     judge.end(progress)
-    if solver.estimates and rtol is None:
+    if solver.estimates and rtol is None and not stopping.blind:
         _confirm(problem, solver, judge, looks, progress, span)
     return progress, state
 
@@ -245,7 +246,7 @@ def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse
     stage, used = torch.zeros_like(done.steps), 1
     settled = done.settled
     for index, fallback in enumerate(stages[1:], start=1):
-        if settled:
+        if settled or stopping.blind:
             break
         unsolved = done.status != Status.CONVERGED.value
         more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved)

@@ -160,10 +160,10 @@ class Tape:
         assert self._last.image is not None
         return self._last.image.detach()
 
-    def take(self, w: Tensor) -> Evaluation | None:
-        """The last evaluation, if it was one at w."""
+    def take(self, w: Tensor, blind: bool) -> Evaluation | None:
+        """The last evaluation, if it was one at w; of a tensor that looks another, a blind one does not ask."""
         last, self._last = self._last, None
-        return last if last is not None and last.is_at(w) else None
+        return last if last is not None and last.is_at(w, blind) else None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ class Stopping:
         divergence: growth over the first residual at which a sample counts as diverged.
         check_every: steps between two looks at whether all samples are done. A look waits for the device, so None
             looks before every step on the CPU and elsewhere before each of the first few, then before every fourth.
-            It changes no result: finished samples do not move.
+            It changes no result: finished samples do not move. 0 never looks: `max_steps` steps are made whatever
+            happens, with no fallback, the solution is the last iterate, and nothing waits for the device, so that a
+            pass can be captured as a CUDA graph. A solve like that cannot raise, and asks for on_failure="ignore";
+            who converged is in the statuses. The backward solve makes as many steps.
     """
 
     rtol: float | None = None
@@ -52,10 +55,12 @@ class Stopping:
                 raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}.")
         if self.rtol == 0 and self.atol == 0:
             raise ValueError("rtol and atol are both 0: rounding keeps a residual from being exactly zero.")
-        for name in ("max_steps", "check_every", "patience"):
+        for name, least in (("max_steps", 1), ("check_every", 0), ("patience", 1)):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}.")
+        if self.blind and self.max_steps is None:
+            raise ValueError("check_every=0 never looks whether samples are done: say with max_steps how many to make.")
         if not self.divergence > 1:
             raise ValueError(f"divergence is a growth factor and must exceed 1, got {self.divergence!r}.")
 
@@ -65,11 +70,21 @@ class Stopping:
     def absolute(self, precision: torch.dtype) -> float:
         return _ATOL[precision] if self.atol is None else self.atol
 
+    @property
+    def blind(self) -> bool:
+        """Whether it is never looked."""
+        return self.check_every == 0
+
+    def for_backward(self) -> "Stopping":
+        """What the linear solve of the backward pass inherits."""
+        rtol = self.rtol or None
+        return Stopping(rtol=rtol, max_steps=self.max_steps, check_every=0) if self.blind else Stopping(rtol=rtol)
+
     def looks(self, device: torch.device) -> Callable[[int], bool]:
         """Whether to look, before a step of this number, if all samples are done."""
         if self.check_every is not None:
             every = self.check_every
-            return lambda step: step % every == 0
+            return lambda step: every > 0 and step % every == 0
         if device.type == "cpu":
             return lambda step: True
         return lambda step: step < _FIRST_LOOKS or step % _RARE_LOOKS == 0

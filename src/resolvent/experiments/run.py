@@ -65,7 +65,9 @@ def is_finished(experiment: str, config: Config, out: Path) -> bool:
     folder = folder_of(experiment, config, out)
     if not folder.exists():
         return False
-    found, asked = strict_json.load(folder / "config.json")["config"], dataclasses.asdict(config)
+    # As it is read now: a setting that did not exist when the run was made has its default.
+    found = dataclasses.asdict(type(config)(**strict_json.load(folder / "config.json")["config"]))
+    asked = dataclasses.asdict(config)
     if found != asked:
         differing = {key: (found.get(key), asked[key]) for key in asked if found.get(key) != asked[key]}
         raise ValueError(

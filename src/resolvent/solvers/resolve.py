@@ -78,11 +78,17 @@ def resolve(
     if on_failure not in POLICIES:
         raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
 
+    if stopping.blind and on_failure != "ignore":
+        raise ValueError(
+            f"Stopping(check_every=0) never looks whether samples have converged, and cannot {on_failure}: take "
+            'on_failure="ignore", and read the status of the solution.'
+        )
     _expect(reuse, Solution, None, "reuse", "the Solution of an earlier solve")
 
     def run(posed: Problem) -> Solution:
         solution = solve(posed, solver, stopping, start, reuse)
-        report(posed, solution, on_failure, w0)
+        if not stopping.blind:
+            report(posed, solution, on_failure, w0)
         return solution
 
     with full_precision(b.device):

@@ -41,7 +41,8 @@ class SpectralNorm(nn.Module):
             if isinstance(weight, nn.Parameter):
                 self._follow(weight)
             # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
-            ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, self.vector)) / self.bound
+            vector = self.vector.clone() if _capturing(weight) else self.vector
+            ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, vector)) / self.bound
         smallest = torch.finfo(ratio.dtype).tiny if self.always else 1.0
         return weight / ratio.clamp(min=smallest)
 
@@ -55,6 +56,9 @@ class SpectralNorm(nn.Module):
 
     def _follow(self, weight: Tensor) -> None:
         """Advance the vector if the weight has changed since it was last seen."""
+        if _capturing(weight):
+            self._follow_blindly(weight)
+            return
         # By value: autograd's count of changes misses fused optimisers and whatever is written to `weight.data`.
         unchanged = self._seen is not None and _equal(self._seen, weight)
         if unchanged and (self._converged or self.training):
@@ -74,9 +78,21 @@ class SpectralNorm(nn.Module):
         self.vector = vector
         self._converged = not one_step_behind
 
+    @torch.no_grad()
+    def _follow_blindly(self, weight: Tensor) -> None:
+        """Advance the vector where it is: a CUDA graph cannot ask whether the weight has changed, and knows the vector
+        by its place in memory."""
+        if self.training:
+            self.vector.copy_(power_iteration(partial(self.operator, weight), self.vector, self.power_iterations)[1])
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._seen = None
+
+
+def _capturing(weight: Tensor) -> bool:
+    """Whether a CUDA graph is being recorded."""
+    return weight.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
