@@ -130,6 +130,18 @@ def test_other_settings_under_the_same_name_are_refused(tmp_path):
         is_finished("regression", dataclasses.replace(config, epochs=2), tmp_path)
 
 
+def test_a_run_from_before_a_setting_existed_had_its_default(tmp_path):
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    train("regression", config, tmp_path)
+    path = folder_of("regression", config, tmp_path) / "config.json"
+    described = strict_json.load(path)
+    del described["config"]["init"]
+    strict_json.dump(described, path)
+    assert is_finished("regression", config, tmp_path)
+    with pytest.raises(ValueError, match="'init'"):
+        is_finished("regression", dataclasses.replace(config, init="xavier_unit"), tmp_path)
+
+
 @pytest.mark.parametrize(("settings", "message"), [({"seeds": 0}, "seeds"), ({"jobs": -1}, "jobs")])
 def test_wrong_numbers_are_told(tmp_path, settings, message):
     given = {"quick": True, "theta": None, "seeds": 1, "jobs": 1} | settings
