@@ -1,6 +1,8 @@
 """Theta layers in the hands of others, and the layers of this library."""
 
 from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,55 +67,33 @@ class Explicit(Layers):
 GRAPHED = "resolvent, CUDA graph"
 
 
+def remade(old: rs.ThetaBlock, **options: Any) -> rs.ThetaBlock:
+    """The same layers, solved for in another way."""
+    return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
+
+
+def ours(task: Task) -> dict[str, Convert]:
+    """What this library has to offer for a task, by name; the first is what all others are compared with."""
+    plain = partial(remade, stopping=rs.Stopping(rtol=task.tolerance, atol=0.0))
+    offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": plain}
+    if task.row in ("B1", "B2"):
+        offers["resolvent, compiled"] = partial(plain, mode="compiled")
+        offers["resolvent, layer by layer"] = partial(plain, mode="sequential")
+    else:
+        offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
+    return offers
+
+
 def graphed(task: Task) -> dict[str, Convert]:
     """What can be replayed as a CUDA graph: layers that make a fixed number of steps and never wait for the device."""
     if task.row in ("B1", "B2") or task.batch[0].device.type != "cuda":
         return {}
     stopping = rs.Stopping(rtol=task.tolerance, atol=0.0, max_steps=BLIND_STEPS, check_every=0)
-
-    def block(old: rs.ThetaBlock) -> rs.ThetaBlock:
-        return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, stopping=stopping, on_failure="ignore")
-
-    return {GRAPHED: block}
-
-
-def ours(task: Task) -> dict[str, Convert]:
-    """What this library has to offer for a task, by name; the first is what all others are compared with."""
-    stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
-
-    def block(old: rs.ThetaBlock, **options: object) -> rs.ThetaBlock:
-        return rs.ThetaBlock(
-            old.field,
-            old.theta,
-            old.num_steps,
-            old.horizon,
-            stopping=stopping,
-            **options,  # type: ignore[arg-type]
-        )
-
-    offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": block}
-    if task.row in ("B1", "B2"):
-        offers["resolvent, compiled"] = lambda old: block(old, mode="compiled")
-        offers["resolvent, layer by layer"] = lambda old: block(old, mode="sequential")
-    else:
-        offers["resolvent, checkpoint"] = lambda old: block(old, memory="checkpoint")
-    return offers
+    return {GRAPHED: partial(remade, stopping=stopping, on_failure="ignore")}
 
 
 def paper(task: Task) -> dict[str, Convert]:
     """The paper's method with the solvers of this library: L-BFGS on |r|^2 forward, GMRES backward."""
     stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
-
-    def block(old: rs.ThetaBlock) -> rs.ThetaBlock:
-        adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
-        return rs.ThetaBlock(
-            old.field,
-            old.theta,
-            old.num_steps,
-            old.horizon,
-            solver=rs.LBFGS(memory=10),
-            stopping=stopping,
-            adjoint=adjoint,
-        )
-
-    return {"L-BFGS and GMRES": block}
+    adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
+    return {"L-BFGS and GMRES": partial(remade, solver=rs.LBFGS(memory=10), stopping=stopping, adjoint=adjoint)}

@@ -82,7 +82,7 @@ def _group(scheme: Theta, intervals: list[Interval], x: Tensor) -> Group:
 
 def _as_steps(result: Attempt) -> tuple[Step, ...]:
     count = result.steps
-    status = torch.full_like(count, Status.CONVERGED.value, dtype=torch.int8)
+    status = torch.full_like(count, Status.CONVERGED.value)
     work = Work(evaluations=int(count.max()) + 1)
     solution = Solution(
         result.stages, status, result.residual, count, torch.zeros_like(count), (Newton(),), work, settled=True

@@ -1,0 +1,136 @@
+"""Who has converged, and what became of the others: the fate of every sample after every step."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.core.problem import Problem, rms, select
+from resolvent.core.solution import Status
+from resolvent.core.solver import Solver, State
+from resolvent.core.stopping import Stopping
+from resolvent.core.transforms import all_true
+
+# The least fall of the residual that counts as progress.
+_PROGRESS = 0.999
+
+
+@dataclass
+class Progress:
+    """What is known of every sample so far. All fields have a row per sample.
+
+    Attributes:
+        value, residual: the best iterate, and its residual.
+        status: of `Status` codes; a sample whose residual is not finite counts as diverged until the end.
+        steps: how many the sample took.
+        last: the residual of the last iterate.
+        limit: the residual beyond which the sample has diverged.
+        reference: the residual that progress is measured against.
+        idle: steps since there was progress.
+        scale: the size of b.
+        tolerance: for the last residual.
+        settled: whether all samples are known to have converged.
+    """
+
+    value: Tensor
+    residual: Tensor
+    status: Tensor
+    steps: Tensor
+    last: Tensor
+    limit: Tensor
+    reference: Tensor
+    idle: Tensor
+    scale: Tensor
+    tolerance: Tensor
+    settled: bool = False
+
+    @property
+    def running(self) -> Tensor:
+        return self.status == Status.RUNNING.value
+
+
+class Judge:
+    """Decides the fate of every sample after every step. An `rtol` of its own, (batch,), is relative to |b| alone.
+
+    On small systems these decisions cost as much as the solver, so there are no more operations than it takes.
+    """
+
+    def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
+        self.rtol = stopping.relative(problem.precision) if rtol is None else rtol
+        self.exacting = rtol is not None
+        # A cotangent may be so small that a fraction of it is zero.
+        self.atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
+        self.patience = stopping.patience
+        self.divergence = stopping.divergence
+        self.blind = stopping.blind
+        # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
+        self.last_counts = solver.monotone or stopping.blind
+
+    def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
+        """NaN where it would be infinite: nothing is within that."""
+        size = scale if self.exacting else torch.maximum(scale, rms(w))
+        return (self.rtol * size + self.atol).nan_to_num(nan=torch.nan, posinf=torch.nan)
+
+    def begin(self, problem: Problem, state: State, active: Tensor | None, look: bool) -> Progress:
+        norm, scale = state.norm, rms(problem.b)
+        tolerance = self.tolerance(scale, state.w)
+        steps = torch.zeros_like(norm, dtype=torch.int32)
+        progress = Progress(state.w, norm, torch.zeros_like(steps), steps, norm, norm, norm, steps, scale, tolerance)
+        converged = norm <= tolerance
+        if look and self._unanimous(progress, converged):
+            return progress
+        if active is not None:
+            progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
+        progress.limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
+        progress.status = self._verdict(progress, converged, progress.running, state)
+        return progress
+
+    def update(self, progress: Progress, state: State, running: Tensor, look: bool) -> None:
+        norm = state.norm
+        progress.steps = progress.steps + running
+        progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
+        converged = norm <= progress.tolerance
+        # Finished samples have not moved, so that this is true of all if it is of those that were running.
+        if look and self._unanimous(progress, converged):
+            progress.value, progress.residual = state.w, norm
+            return
+        if self.last_counts:
+            progress.value, progress.residual = state.w, norm
+        else:
+            better = norm < progress.residual  # Never for a finished sample, since it does not move.
+            progress.value = select(better, state.w, progress.value)
+            progress.residual = torch.where(better, norm, progress.residual)
+        progress.status = self._verdict(progress, converged, running, state)
+
+    def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
+        """Whether all samples have converged, which is how most solves end: there is nothing to judge then."""
+        progress.settled = all_true(converged)
+        if progress.settled:
+            progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
+        return progress.settled
+
+    def _verdict(self, progress: Progress, converged: Tensor, running: Tensor, state: State) -> Tensor:
+        # From the weakest reason to the strongest: a later one overrules.
+        verdict = progress.status.masked_fill(~(state.norm <= progress.limit), Status.DIVERGED.value)
+        if state.broken is not None:
+            verdict = verdict.masked_fill(state.broken, Status.BREAKDOWN.value)
+        verdict = verdict.masked_fill(converged, Status.CONVERGED.value)
+        return torch.where(running, verdict, progress.status)
+
+    def give_up_stalled(self, progress: Progress) -> None:
+        """Who has not got better for longer than the patience lasts?"""
+        advanced = progress.last < _PROGRESS * progress.reference
+        progress.reference = torch.where(advanced, progress.last, progress.reference)
+        progress.idle = (progress.idle + 1).masked_fill(advanced, 0)
+        stalled = progress.running & (progress.idle >= self.patience)
+        progress.status = progress.status.masked_fill(stalled, Status.STALLED.value)
+
+    def end(self, progress: Progress) -> None:
+        """What is still running has run out of steps, and what is not finite is told apart from what diverged."""
+        if not (self.blind or progress.settled):
+            progress.settled = all_true(progress.status == Status.CONVERGED.value)
+        if progress.settled:
+            return
+        status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
+        lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
+        progress.status = status.masked_fill(lost, Status.NON_FINITE.value)
