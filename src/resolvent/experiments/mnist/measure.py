@@ -8,6 +8,7 @@ from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.network import Metrics
 from resolvent.experiments.robustness.noise import gaussian_noise
 from resolvent.experiments.robustness.outcome import fraction, judge
+from resolvent.experiments.robustness.signal import noise_to_signal
 from resolvent.models import ImplicitResNet
 
 SIGMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -31,7 +32,9 @@ def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: tor
     with torch.no_grad(), parametrize.cached():
         for part, images in (("train", data.train), ("held_out", data.part(config.held_out))):
             metrics |= noise_table(model, part, images.take(slice(config.limit)).to(device), config.draws)
-        metrics |= _solves(model, data.part(config.held_out).take(slice(200)).to(device))
+        few = data.part(config.held_out).take(slice(200)).to(device)
+        metrics |= _solves(model, few)
+        metrics["noise_to_signal"] = noise_to_signal(model, few.images, gaussian_noise(few.images, 0.5, NOISE_SEED))
     metrics["thetas"] = [float(torch.as_tensor(stage.theta)) for stage in model.stages]
     return metrics
 

@@ -27,7 +27,7 @@ def tables(runs: Sequence[Run]) -> dict[str, Rows]:
         for part, words in _PARTS.items()
         for top in (1, 2)
     }
-    return found | {"Networks and solves": _work(columns)} | _robustness(columns)
+    return found | {"Networks and solves": _work(columns)} | _ratios(columns) | _robustness(columns)
 
 
 def by_column(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -78,6 +78,27 @@ def _work(columns: Mapping[str, Sequence[Run]]) -> Rows:
             ]
         )
     return rows
+
+
+def _ratios(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
+    """How noise fares on its way through the networks."""
+    measured = {
+        column: [r.metrics["noise_to_signal"] for r in runs if "noise_to_signal" in r.metrics]
+        for column, runs in columns.items()
+    }
+    measured = {column: records for column, records in measured.items() if records}
+    places = list(dict.fromkeys(place for records in measured.values() for place in records[0] if place != "flatten"))
+    rows = [["column", *places, "seeds"]]
+    for column, records in measured.items():
+        cells = [
+            spread([record[place] for record in records], ".2f") if place in records[0] else "" for place in places
+        ]
+        rows.append([column, *cells, str(len(records))])
+    return (
+        {"Power of noise (sigma = 0.5) over that of the signal, behind each part of the network": rows}
+        if measured
+        else {}
+    )
 
 
 def _robustness(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
