@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.experiments.mnist import columns
 from resolvent.models import implicit_resnet18
 
 SHAPE = (1, 12, 12)
@@ -24,10 +25,13 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("learn_scale", [True, False])
 @pytest.mark.parametrize(("architecture", "widths"), [("paper", (8, 16, 32, 64)), ("authors", (8, 16, 32))])
-def test_one_number_of_parameters_for_all(architecture: str, widths: tuple[int, ...]) -> None:
+def test_one_number_of_parameters_for_all(architecture: str, widths: tuple[int, ...], learn_scale: bool) -> None:
     counts = {
-        (theta, kind): count(implicit_resnet18(theta, architecture=architecture, normalization=kind))
+        (theta, kind): count(
+            implicit_resnet18(theta, architecture=architecture, normalization=kind, high=0.5, learn_scale=learn_scale)
+        )
         for theta, kind in KINDS
     }
     affine = sum(2 * 4 * width for width in widths)  # two layers, two norms with a weight and a bias for each channel
@@ -41,16 +45,31 @@ def test_parameters_of_the_paper() -> None:
     down = sum(9 * n * 2 * n + 2 * n for n in (8, 16, 32))
     convolutions = sum(4 * (9 * n * n + n) for n in (8, 16, 32, 64))
     scales = sum(2 * n * size**2 for n, size in zip((8, 16, 32, 64), (14, 7, 4, 2), strict=True))
-    assert count(implicit_resnet18()) == stem + head + down + convolutions + scales
+    assert count(implicit_resnet18()) == stem + head + down + convolutions
+    assert count(implicit_resnet18(learn_scale=True)) == stem + head + down + convolutions + scales
+    assert count(implicit_resnet18(normalization="bounded")) == stem + head + down + convolutions + scales
+
+
+def test_the_default_is_the_recommended_network() -> None:
+    """h S is 1, as in the column of the recipe."""
+    (recipe,) = columns.configs(False, None, 1, columns="implicit-tuned-0.5")
+    network, recommended = implicit_resnet18(), recipe.build()
+    recommended.load_state_dict(dict(network.named_parameters()), strict=False)  # without S, which is a buffer
+    assert network.stages[0].theta == recommended.stages[0].theta == 0.5
+    for ours, theirs in zip(network.stages, recommended.stages, strict=True):
+        y = torch.randn(2, *ours.field.shape)
+        for n in range(ours.num_steps):
+            one, other = (stage.step_size * stage.field((n + 0.5) * stage.step_size, y) for stage in (ours, theirs))
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize(("theta", "normalization"), GRADIENTS)
 def test_gradient_flows_have_the_weights_of_two_convolutions(theta: float, normalization: str) -> None:
     """Weights and biases agree; there is no scale."""
     model = implicit_resnet18(theta, normalization=normalization)
-    assert count(model) == count(implicit_resnet18(theta, learn_scale=False))
+    assert count(model) == count(implicit_resnet18(theta))
     scales = sum(2 * n * size**2 for n, size in zip((8, 16, 32, 64), (14, 7, 4, 2), strict=True))
-    assert count(model) == count(implicit_resnet18(theta)) - scales
+    assert count(model) == count(implicit_resnet18(theta, learn_scale=True)) - scales
 
 
 @pytest.mark.parametrize(("theta", "normalization"), KINDS + GRADIENTS)
@@ -224,7 +243,7 @@ def test_norms_of_bounded_layers_are_those_of_operators() -> None:
         ({"normalization": "bounded-gradient", "per_channel": True}, "per_channel=True"),
         ({"stem_gain": 0.0}, "got 0.0"),
         ({"stem_gain": float("nan")}, "got nan"),
-        ({"scale": 1.5}, "got 1.5"),
+        ({"scale": 1.5, "learn_scale": True}, "got 1.5"),
         ({"normalization": "bounded", "theta": 1.0, "high": 1.5}, "pole"),
         ({"theta": 2.0}, "got 2.0"),
     ],
