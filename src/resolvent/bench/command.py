@@ -60,8 +60,12 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         _save(results, options.out)
         print(markdown({**results, "rows": [record]}), flush=True)
     if GROWTH in options.rows:
-        results["growth"] = growth(options.device, min(5, effort.rounds), effort.seconds)
-        _save(results, options.out)
+
+        def save(series: dict[str, Any]) -> None:
+            results["growth"] = series
+            _save(results, options.out)
+
+        growth(options.device, min(5, effort.rounds), effort.seconds, save=save)
     return results
 
 

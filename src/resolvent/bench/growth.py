@@ -52,21 +52,25 @@ AXES: dict[str, tuple[Setup, Sequence[float]]] = {
 }
 
 
-def growth(device: str, rounds: int, seconds: float, limit: float = float("inf")) -> dict[str, Series]:
-    """All series by name; `limit` leaves out what is larger, for a quick look."""
-    series = {
-        axis: [
-            _point(
-                value, dataclasses.replace(setup, **{axis: type(getattr(setup, axis))(value)}), device, rounds, seconds
-            )
-            for value in values
-            if value <= limit
-        ]
-        for axis, (setup, values) in AXES.items()
-    }
-    # Steps that shrink as their number grows: states can be recovered from the last one.
-    depths = [int(depth) for depth in AXES["depth"][1] if depth <= limit]
-    series["memory"] = [_memory(Setup(depth=depth, batch=64, dimension=16, step=1 / depth), device) for depth in depths]
+def growth(
+    device: str,
+    rounds: int,
+    seconds: float,
+    limit: float = float("inf"),
+    save: Callable[[dict[str, Series]], None] = lambda series: None,
+) -> dict[str, Series]:
+    """All series by name; `limit` leaves out what is larger, for a quick look, and `save` is told of each point."""
+    series: dict[str, Series] = {axis: [] for axis in (*AXES, "memory")}
+    for axis, (setup, values) in AXES.items():
+        for value in values:
+            if value <= limit:
+                varied = dataclasses.replace(setup, **{axis: type(getattr(setup, axis))(value)})
+                series[axis].append(_point(value, varied, device, rounds, seconds))
+                save(series)
+    for depth in (int(depth) for depth in AXES["depth"][1] if depth <= limit):
+        # Steps that shrink as their number grows: states can be recovered from the last one.
+        series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, step=1 / depth), device))
+        save(series)
     return series
 
 
