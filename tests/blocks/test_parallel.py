@@ -163,3 +163,12 @@ def test_stiff_layers_hold_to_the_tolerance() -> None:
     x = torch.linspace(0.2, 2.0, 5)[:, None]
     together, apart = (ThetaBlock(Stiff(), 0.6, 8, 8.0, mode=mode).trajectory(x) for mode in ("parallel", "sequential"))
     torch.testing.assert_close(together.states, apart.states, atol=0.0, rtol=1e-8)
+
+
+def test_auto_takes_many_samples_layer_by_layer() -> None:
+    """Matrices of 18 unknowns for 101 samples fit into 32,768 numbers, those for 102 do not."""
+    block = ThetaBlock(fields.MLP(3, 8, 1), 0.5, 6, 1.2)
+    number = [len(block.trajectory(torch.randn(samples, 3)).solutions) for samples in (101, 102)]
+    assert number == [1, 6]
+    together = ThetaBlock(block.field, 0.5, 6, 1.2, mode="parallel")
+    assert len(together.trajectory(torch.randn(102, 3)).solutions) == 1

@@ -22,6 +22,9 @@ _MARGIN = 1e-3
 MODES = ("auto", "sequential", "parallel", "compiled")
 # Unknowns of a group of layers: beyond, factorising its matrix costs more than the evaluations that it saves.
 _LARGEST = 64
+# Numbers in the matrices of all samples of a group. Beyond, time goes into the matrices rather than into calling PyTorch,
+# and one sample in many that has to be solved for layer by layer is enough to lose the rest.
+_WORTHWHILE = 1 << 15
 
 
 class ThetaBlock(Block):
@@ -44,7 +47,8 @@ class ThetaBlock(Block):
             layer and for many, so that the block is several times as fast. The results agree to the tolerance, and
             where a group does not converge, its layers are solved for one after the other. "auto" is parallel where it
             can be: for the midpoint form and a field that treats samples alone, and where neither a solver, a guess
-            nor a memory policy was chosen. "compiled" is parallel with the whole solve and its derivative compiled by
+            nor a memory policy was chosen, as long as the matrices of a group, of all samples, have no more than
+            32,768 entries. "compiled" is parallel with the whole solve and its derivative compiled by
             `torch.compile`, for small systems again several times as fast, after some seconds for each new batch size;
             first derivatives only, from a graph that can be walked once, and for fields whose `with_jacobian` is known,
             such as `rs.fields.MLP`.
@@ -130,9 +134,13 @@ class ThetaBlock(Block):
         explicit = not isinstance(self.theta, Tensor) and self.theta == 0
         if self.mode == "sequential" or explicit or transforming() or forward_mode() or self._obstacle():
             return 1
+        unknowns = x[0].numel() if len(x) else 1
         # Groups of like size: the last one is not to be a lone layer.
-        most = max(1, _LARGEST // max(1, x[0].numel() if len(x) else 1))
-        return math.ceil(self.num_steps / math.ceil(self.num_steps / most))
+        most = max(1, _LARGEST // max(1, unknowns))
+        group = math.ceil(self.num_steps / math.ceil(self.num_steps / most))
+        if self.mode == "auto" and len(x) * (group * unknowns) ** 2 > _WORTHWHILE:
+            return 1
+        return group
 
     def _refuse_poles(self) -> None:
         """Refuses a bounded field whose spectrum could reach 1 / (theta h), where the equation is not solvable."""
