@@ -22,8 +22,8 @@ _MARGIN = 1e-3
 MODES = ("auto", "sequential", "parallel", "compiled")
 # Unknowns of a group of layers: beyond, factorising its matrix costs more than the evaluations that it saves.
 _LARGEST = 64
-# Numbers in the matrices of all samples of a group. Beyond, time goes into the matrices rather than into calling PyTorch,
-# and one sample in many that has to be solved for layer by layer is enough to lose the rest.
+# Numbers in the matrices of all samples of a group. Beyond, time goes into the matrices rather than into calling
+# PyTorch, and one sample in many that has to be solved for layer by layer is enough to lose the rest.
 _WORTHWHILE = 1 << 15
 
 
