@@ -78,11 +78,11 @@ HARDENED: dict[str, Settings] = {
 """Columns that are trained on noisy or on attacked images; they are run if they are named."""
 
 _QUICK: Settings = {
-    "epochs": 8,
+    "epochs": 6,
     # Learns faster from there; the paper's columns start from `xavier_unit`, as the authors' do.
     "init": "xavier",
     "schedule": "onecycle",
-    "limit": 300,
+    "limit": 200,
     "draws": 1,
     "train_size": 500,
     "batch_size": 50,
