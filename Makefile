@@ -26,7 +26,7 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
-	PYTHONPATH=build/peers $(BIN)/python -m resolvent bench --rows B1,B2,B3,B5 --peers torchdeq,torchdiffeq,jax \
+	PYTHONPATH=build/peers $(BIN)/python -m resolvent bench --rows B1,B2,B3,B5 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
 		--out build/bench --write docs/speed.md
 
 build/peers:

@@ -6,12 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.bench.layers import remade
 from resolvent.bench.memory import peak_bytes
 from resolvent.bench.task import Convert, Task, with_layers
 
@@ -138,11 +140,7 @@ def exact(task: Task) -> Outcome:
     """The task in double precision, solved to 1e-9: what gradients are compared with."""
     batch = [part.double() if part.is_floating_point() else part for part in task.batch]
     double = dataclasses.replace(task, model=copy.deepcopy(task.model).double().eval(), batch=batch)
-
-    def tight(old: rs.ThetaBlock) -> rs.ThetaBlock:
-        return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, stopping=rs.Stopping(rtol=1e-9))
-
-    return TorchContender("exact", double, tight).outcome()
+    return TorchContender("exact", double, partial(remade, stopping=rs.Stopping(rtol=1e-9))).outcome()
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -13,7 +13,7 @@ from resolvent.blocks.pieces import right_end
 from resolvent.blocks.weights import frozen_weights
 
 BLIND_STEPS = 4
-"""One more than any sample needs, forward and backward."""
+"""Forward and backward; whether they are enough, the residual and the gradient in the table tell."""
 
 
 class Layers(nn.Module, ABC):

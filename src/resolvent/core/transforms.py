@@ -67,7 +67,7 @@ def any_true(mask: Tensor) -> bool:
 
 
 def all_true(x: Tensor) -> bool:
-    """Whether all entries are true, over all copies of a vmapped function."""
+    """Whether all entries are true, in all copies. Waits for the device."""
     return bool(whole(x).all())
 
 
