@@ -75,6 +75,18 @@ def test_nothing_waits_in_a_network() -> None:
     assert not waits.found
 
 
+def test_nothing_waits_while_a_network_with_norms_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = rs.models.implicit_resnet18(
+        0.5, 4, input_shape=(1, 8, 8), normalization="bounded", stopping=blind(3), on_failure="ignore"
+    )
+    images = torch.rand(3, 1, 8, 8)
+    network(images)  # measures the norms in full
+    monkeypatch.setattr("resolvent.spectral.parametrization._capturing", lambda weight: True)
+    with Waits() as waits:
+        network(images).square().sum().backward()
+    assert not waits.found
+
+
 def test_statuses_tell_who_failed() -> None:
     """The solution of w = b - w at tau = 1 is b / 2, and the plain iteration goes back and forth."""
     b = torch.tensor([[0.0], [1.0]])

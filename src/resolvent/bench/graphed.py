@@ -1,40 +1,53 @@
 """Training steps that are recorded once and replayed as CUDA graphs."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+import resolvent as rs
+from resolvent.bench.accuracy import residual
 from resolvent.bench.contender import TorchContender
-from resolvent.bench.memory import peak_bytes
+from resolvent.bench.layers import Explicit, remade
+from resolvent.bench.task import Convert, Task
 
 _WARM_UP = 3
+_STEPS = (1, 2, 3, 4, 6, 8, 12)
+"""Of a solver that never looks, the fewest of which that reach the tolerance are made, forward and backward."""
+
+
+def graphed(task: Task) -> list["GraphedContender"]:
+    """What can be replayed as a CUDA graph: layers that make a fixed number of steps and never wait for the device."""
+    if task.row in ("B1", "B2") or task.batch[0].device.type != "cuda":
+        return []
+    offers = {"explicit, CUDA graph": Explicit, "resolvent, CUDA graph": _blind_enough(task)}
+    return [GraphedContender(name, task, convert) for name, convert in offers.items()]
+
+
+def _blind_enough(task: Task) -> Convert:
+    for steps in _STEPS:
+        stopping = rs.Stopping(rtol=task.tolerance, atol=0.0, max_steps=steps, check_every=0)
+        convert = partial(remade, stopping=stopping, on_failure="ignore")
+        if residual(task, TorchContender("", task, convert).outcome().states) <= task.tolerance:
+            break
+    return convert
 
 
 class GraphedContender(TorchContender):
-    """Layers in PyTorch that never wait for the device, so that a whole step is one CUDA graph."""
+    """Layers in PyTorch that never wait for the device, so that a whole step is one CUDA graph.
+
+    Its peak memory is that of a step that is not replayed: a graph holds on to its memory.
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self.batch = [part.clone() for part in self.batch]
         self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
 
-    def train(self) -> None:
-        self._replay("train", super().train)
-
-    def infer(self) -> None:
-        self._replay("infer", super().infer)
-
-    def peak(self) -> int:
-        """Of a step that is not replayed: a graph holds on to its memory."""
-        eager = super().train
-        eager()
-        self.model.zero_grad(set_to_none=True)
-        return peak_bytes(eager, self.device)
-
-    def _replay(self, kind: str, act: Callable[[], None]) -> None:
+    def prepared(self, kind: str, act: Callable[[], None]) -> Callable[[], None]:
         if kind not in self.graphs:
             self.graphs[kind] = self._record(act)
-        self.graphs[kind].replay()
+        return self.graphs[kind].replay
 
     def _record(self, act: Callable[[], None]) -> torch.cuda.CUDAGraph:
         # Lazy initialisations must not be recorded, and nothing that is recorded may be on the default stream.

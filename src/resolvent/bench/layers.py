@@ -12,9 +12,6 @@ from resolvent.bench.task import Convert, Task
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.weights import frozen_weights
 
-BLIND_STEPS = 4
-"""Forward and backward; whether they are enough, the residual and the gradient in the table tell."""
-
 
 class Layers(nn.Module, ABC):
     """The layers of a block, made one by one in some other way: a subclass says how to make one.
@@ -64,9 +61,6 @@ class Explicit(Layers):
         return value
 
 
-GRAPHED = "resolvent, CUDA graph"
-
-
 def remade(old: rs.ThetaBlock, **options: Any) -> rs.ThetaBlock:
     """The same layers, solved for in another way."""
     return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
@@ -82,14 +76,6 @@ def ours(task: Task) -> dict[str, Convert]:
     else:
         offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
     return offers
-
-
-def graphed(task: Task) -> dict[str, Convert]:
-    """What can be replayed as a CUDA graph: layers that make a fixed number of steps and never wait for the device."""
-    if task.row in ("B1", "B2") or task.batch[0].device.type != "cuda":
-        return {}
-    stopping = rs.Stopping(rtol=task.tolerance, atol=0.0, max_steps=BLIND_STEPS, check_every=0)
-    return {GRAPHED: partial(remade, stopping=stopping, on_failure="ignore")}
 
 
 def paper(task: Task) -> dict[str, Convert]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import resolvent as rs
 from resolvent.bench.accuracy import gradient_error, residual
-from resolvent.bench.contender import Contender, Outcome, TorchContender, exact
-from resolvent.bench.graphed import GraphedContender
-from resolvent.bench.layers import graphed, ours
+from resolvent.bench.contender import KINDS, Contender, Outcome, TorchContender, exact
+from resolvent.bench.graphed import graphed
+from resolvent.bench.layers import ours
 from resolvent.bench.measure import measure
 from resolvent.bench.peers import best
 from resolvent.bench.task import Task
@@ -34,12 +34,8 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Seque
     """All contenders of a task, as what is written to the JSON file, but those of ours with a word of `skip` in their
     names."""
     right = exact(task)
-    contenders: list[Contender] = [
-        kind(name, task, convert)
-        for kind, offers in ((TorchContender, ours(task)), (GraphedContender, graphed(task)))
-        for name, convert in offers.items()
-        if not any(word in name for word in skip)
-    ]
+    own = [TorchContender(name, task, convert) for name, convert in ours(task).items()]
+    contenders: list[Contender] = [each for each in (*own, *graphed(task)) if not any(w in each.name for w in skip)]
     tried: dict[str, list[Record]] = {}
     for name, module in peers.items():
         contender, tried[name] = best(module, task, right)
@@ -65,9 +61,11 @@ def _check(contender: Contender, task: Task, right: Outcome) -> Record:
     try:
         outcome = contender.outcome()
         check: Record = {"peak_bytes": contender.peak()}
+        for kind in KINDS:
+            contender.seconds(kind, 1)
     except (RuntimeError, ValueError, rs.ResolventError) as failure:
         return {"failure": str(failure).splitlines()[0]}
-    if contender.name != "explicit":
+    if not contender.name.startswith("explicit"):
         check["residual"] = residual(task, outcome.states)
         check["gradient_error"] = gradient_error(outcome.gradients, right.gradients)
     return check

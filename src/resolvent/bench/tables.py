@@ -36,7 +36,7 @@ def write_between_markers(page: Path, text: str) -> None:
 def _summary(records: Sequence[Record]) -> list[str]:
     """Training steps in units of the explicit one, and what others take in units of the fastest of ours."""
     names = list(dict.fromkeys(name for record in records for name in (*record["contenders"], *record["tried"])))
-    others = [name for name in names if name != REFERENCE and not name.startswith(OWN)]
+    others = [name for name in names if not name.startswith((REFERENCE, OWN))]
     head = [
         "training step",
         REFERENCE,

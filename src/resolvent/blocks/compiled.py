@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.newton_graph import Attempt, Group, attempt
+from resolvent.blocks.newton_graph import EVALUATIONS, Attempt, Group, attempt
 from resolvent.core.solution import Solution, Status, Work
-from resolvent.schemes.interval import Interval
+from resolvent.schemes.interval import Interval, time_columns
 from resolvent.schemes.scheme import Carry, Step
 from resolvent.schemes.theta import Theta
 from resolvent.solvers.newton import Newton
@@ -49,7 +49,7 @@ class Compiled:
         result = self._functions[key](_group(scheme, intervals, x), x, *key)
         if not result.good:
             return None
-        return _as_steps(result)
+        return _as_steps(result, EVALUATIONS + key[1])
 
     def learn(self, number: int, steps: tuple[Step, ...]) -> None:
         """Takes note of how many steps the solver of a group has made."""
@@ -70,8 +70,7 @@ def _group(scheme: Theta, intervals: list[Interval], x: Tensor) -> Group:
     first, theta = intervals[0], scheme.theta
     times = first.time(theta)
     if not getattr(first.field, "autonomous", False):
-        columns = [torch.as_tensor(interval.time(theta), dtype=x.dtype, device=x.device) for interval in intervals]
-        times = torch.stack([column.expand(len(x)) for column in columns], dim=1).flatten()
+        times = time_columns([interval.time(theta) for interval in intervals], x).flatten()
     inner = first.solving.stopping_for(x, float(len(intervals)))
     outer = first.solving.stopping_for(x, 1.0)
     tolerances = [
@@ -80,10 +79,9 @@ def _group(scheme: Theta, intervals: list[Interval], x: Tensor) -> Group:
     return Group(first.field, times, first.length, theta, *tolerances)
 
 
-def _as_steps(result: Attempt) -> tuple[Step, ...]:
-    count = result.steps
+def _as_steps(result: Attempt, evaluations: int) -> tuple[Step, ...]:
+    count, work = result.steps, Work(evaluations=evaluations)
     status = torch.full_like(count, Status.CONVERGED.value)
-    work = Work(evaluations=int(count.max()) + 1)
     solution = Solution(
         result.stages, status, result.residual, count, torch.zeros_like(count), (Newton(),), work, settled=True
     )

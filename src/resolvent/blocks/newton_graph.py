@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.core.linearization import coupled_jacobian
 from resolvent.core.problem import per_sample, rms
 from resolvent.schemes.interval import Number
 from resolvent.solvers.newton import SUFFICIENT
+
+EVALUATIONS = 3
+"""Of the field, besides those of the steps: two of a fixed point, and one where Newton's method begins."""
 
 
 class Group(NamedTuple):
@@ -142,7 +146,5 @@ def _at(group: Group, w: Tensor, b: Tensor, mix: Tensor) -> _Point:
 
 def _matrix(blocks: Tensor, mix: Tensor, h: Number) -> Tensor:
     """I - h M F', (batch, rows n, rows n)."""
-    batch, rows, n, _ = blocks.shape
-    jacobian = mix[:, None, :, None] * blocks.transpose(1, 2).unsqueeze(1)
-    identity = torch.eye(rows * n, dtype=blocks.dtype, device=blocks.device)
-    return identity - h * jacobian.reshape(batch, rows * n, rows * n)
+    jacobian = coupled_jacobian(mix, blocks)
+    return torch.eye(jacobian.shape[-1], dtype=blocks.dtype, device=blocks.device) - h * jacobian

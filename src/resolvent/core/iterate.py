@@ -47,24 +47,24 @@ def _run(
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
     may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
     for step in span:
-        if progress.settled:
+        if progress.finished:
             break
         running = progress.running
-        if step > 0 and looks(step):  # Before the first step it was asked whether all have converged.
-            if not any_true(running):
-                break
-            if may_drop and progress.value.numel() >= _WORTH_DROPPING:
-                rows = running.nonzero().squeeze(1)
-                if 2 * len(rows) <= len(running):
-                    part = take(progress, rows)
-                    rest = range(step, span.stop)
-                    _run(problem.take(rows), solver, judge, looks, take(state, rows), part, rest)
-                    _put(progress, rows, part)
-                    return None
+        if step > 0 and may_drop and progress.value.numel() >= _WORTH_DROPPING and looks(step):
+            rows = running.nonzero().squeeze(1)
+            if 2 * len(rows) <= len(running):
+                part = take(progress, rows)
+                rest = range(step, span.stop)
+                _run(problem.take(rows), solver, judge, looks, take(state, rows), part, rest)
+                _put(progress, rows, part)
+                return None
         state = solver.step(problem, state, running)
-        judge.update(progress, state, running, looks(step + 1))
-        if step >= _NO_STALL and not progress.settled:
+        look = looks(step + 1)
+        judge.update(progress, state, running, look)
+        if not progress.finished and step >= _NO_STALL:
             judge.give_up_stalled(progress)
+        if not progress.finished and look:
+            progress.look()
     return state
 
 

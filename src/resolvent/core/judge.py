@@ -9,7 +9,7 @@ from resolvent.core.problem import Problem, rms, select
 from resolvent.core.solution import Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import all_true
+from resolvent.core.transforms import all_true, whole
 
 # The least fall of the residual that counts as progress.
 _PROGRESS = 0.999
@@ -30,6 +30,7 @@ class Progress:
         scale: the size of b.
         tolerance: for the last residual.
         settled: whether all samples are known to have converged.
+        finished: whether all samples are known to be done, one way or the other.
     """
 
     value: Tensor
@@ -43,10 +44,17 @@ class Progress:
     scale: Tensor
     tolerance: Tensor
     settled: bool = False
+    finished: bool = False
 
     @property
     def running(self) -> Tensor:
         return self.status == Status.RUNNING.value
+
+    def look(self) -> None:
+        """Asks the device, once, for both."""
+        least, greatest = torch.stack(whole(self.status).aminmax()).tolist()
+        self.finished = least > Status.RUNNING.value
+        self.settled = least == greatest == Status.CONVERGED.value
 
 
 class Judge:
@@ -65,6 +73,8 @@ class Judge:
         self.blind = stopping.blind
         # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
         self.last_counts = solver.monotone or stopping.blind
+        # Questions are cheaper than operations on a CPU, and dearer on a GPU.
+        self.asks_early = problem.b.device.type == "cpu"
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
         """NaN where it would be infinite: nothing is within that."""
@@ -91,7 +101,7 @@ class Judge:
         progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
         converged = norm <= progress.tolerance
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
-        if look and self._unanimous(progress, converged):
+        if look and self.asks_early and self._unanimous(progress, converged):
             progress.value, progress.residual = state.w, norm
             return
         if self.last_counts:
@@ -104,7 +114,7 @@ class Judge:
 
     def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
         """Whether all samples have converged, which is how most solves end: there is nothing to judge then."""
-        progress.settled = all_true(converged)
+        progress.settled = progress.finished = all_true(converged)
         if progress.settled:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
         return progress.settled
@@ -127,8 +137,8 @@ class Judge:
 
     def end(self, progress: Progress) -> None:
         """What is still running has run out of steps, and what is not finite is told apart from what diverged."""
-        if not (self.blind or progress.settled):
-            progress.settled = all_true(progress.status == Status.CONVERGED.value)
+        if not (self.blind or progress.finished):
+            progress.look()
         if progress.settled:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)

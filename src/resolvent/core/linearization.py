@@ -128,9 +128,7 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(function, Coupled):
         images, blocks = _with_jacobian(problem, function.inner, w.flatten(0, 1))
         image = torch.einsum("ij,bj...->bi...", function.coupling, images.reshape(w.shape))
-        rows, size = function.coupling.shape[0], blocks.shape[-1]
-        blocks = blocks.reshape(len(w), 1, rows, size, size).transpose(2, 3)
-        jacobian = (function.coupling[:, None, :, None] * blocks).reshape(len(w), rows * size, rows * size)
+        jacobian = coupled_jacobian(function.coupling, blocks)
     else:
         assert isinstance(function, Rowwise)
         image, jacobian = _with_jacobian(problem, function, w)
@@ -138,6 +136,13 @@ def evaluate_with_matrix(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(problem.tau, Tensor):
         return image, identity - problem.tau.reshape(-1, 1, 1) * jacobian
     return image, torch.sub(identity, jacobian, alpha=problem.tau)
+
+
+def coupled_jacobian(coupling: Tensor, blocks: Tensor) -> Tensor:
+    """The Jacobian of a `Coupled` function, (batch, rows n, rows n), from those of its rows, (batch * rows, n, n)."""
+    rows, n = coupling.shape[0], blocks.shape[-1]
+    by_sample = blocks.reshape(-1, 1, rows, n, n).transpose(2, 3)
+    return (coupling[:, None, :, None] * by_sample).reshape(-1, rows * n, rows * n)
 
 
 def _with_jacobian(problem: Problem, function: Rowwise, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -174,8 +174,13 @@ def couple(field: Field, times: Sequence[Number], mix: Tensor, like: Tensor) -> 
     if getattr(field, "autonomous", False):
         bound = None if jacobian is None else lambda w: jacobian(w, times[0])
         return Coupled(lambda w: field(times[0], w), mix, jacobian=bound)
+    return Coupled(lambda w, t: field(t, w), mix, time_columns(times, like), jacobian=jacobian)
+
+
+def time_columns(times: Sequence[Number], like: Tensor) -> Tensor:
+    """The times of all stages of all samples, (batch, stages)."""
     columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(len(like)) for t in times]
-    return Coupled(lambda w, t: field(t, w), mix, torch.stack(columns, dim=1), jacobian=jacobian)
+    return torch.stack(columns, dim=1)
 
 
 def _jacobian(field: Field) -> Callable[..., tuple[Tensor, Tensor]] | None:

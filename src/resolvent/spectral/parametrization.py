@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from resolvent.spectral.operators import LayerOperator, layer_operator
-from resolvent.spectral.power import generic_vector, operator_norm, power_iteration
+from resolvent.spectral.power import generic_vector, operator_norm, power_iteration, require_finite
 
 
 class SpectralNorm(nn.Module):
@@ -68,7 +68,8 @@ class SpectralNorm(nn.Module):
         with torch.inference_mode(False):
             A = partial(self.operator, weight.detach())
             if one_step_behind:
-                _, vector = power_iteration(A, self.vector, self.power_iterations)
+                norm, vector = power_iteration(A, self.vector, self.power_iterations)
+                require_finite(norm)
             else:
                 # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
                 generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)

@@ -29,7 +29,8 @@ def power_iteration(A: LinearMap, start: Tensor, num_steps: int = 1) -> tuple[Te
         num_steps: how often A^T A is applied.
 
     Returns:
-        The estimate |A v|, 0-d, and the unit vector v, shaped like `start`.
+        The estimate |A v|, 0-d, and the unit vector v, shaped like `start`. The estimate of a map that is not finite is
+        not finite either.
 
     Reference: Golub and Van Loan, Matrix Computations, section 7.3.
     """
@@ -117,7 +118,7 @@ class _Krylov:
         H = torch.zeros(size + 1, size + 1, dtype=torch.float64)
         H[:size, :size] = self.H
         H[size] = H[:, size] = column.double().cpu()
-        self.H, self.leak = H, float(torch.linalg.vector_norm(w))
+        self.H, self.leak = H, require_finite(torch.linalg.vector_norm(w))
         self.next = w / self.leak if self.leak > 0 else w
 
     def restrict(self, size: int) -> tuple[float, float]:
@@ -134,12 +135,19 @@ def _gram(A: LinearMap, v: Tensor) -> Tensor:
     with torch.enable_grad():
         v = v.detach().requires_grad_()
         energy = A(v).square().sum() / 2
-    if not math.isfinite(float(energy.detach())):
-        raise ValueError("the norm of the operator is not finite: its weight holds nan or inf, or overflows")
     return torch.autograd.grad(energy, v)[0]
 
 
 def _unit(v: Tensor) -> Tensor:
+    # Without a question to the device, which a CUDA graph could not ask.
     norm = torch.linalg.vector_norm(v)
     # The null map sends every vector to 0; any vector is then a leading one.
-    return v / norm if norm > 0 else torch.ones_like(v) / math.sqrt(v.numel())
+    return torch.where((norm > 0) & norm.isfinite(), v / norm, 1 / math.sqrt(v.numel()))
+
+
+def require_finite(norm: Tensor) -> float:
+    """The norm as a number; waits for the device."""
+    value = float(norm)
+    if not math.isfinite(value):
+        raise ValueError("the norm of the operator is not finite: its weight holds nan or inf, or overflows")
+    return value
