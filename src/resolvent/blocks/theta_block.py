@@ -135,12 +135,11 @@ class ThetaBlock(Block):
         if self.mode == "sequential" or explicit or transforming() or forward_mode() or self._obstacle():
             return 1
         unknowns = x[0].numel() if len(x) else 1
+        most = _LARGEST // max(1, unknowns)
+        if self.mode == "auto":
+            most = min(most, math.isqrt(_WORTHWHILE // max(1, len(x))) // max(1, unknowns))
         # Groups of like size: the last one is not to be a lone layer.
-        most = max(1, _LARGEST // max(1, unknowns))
-        group = math.ceil(self.num_steps / math.ceil(self.num_steps / most))
-        if self.mode == "auto" and len(x) * (group * unknowns) ** 2 > _WORTHWHILE:
-            return 1
-        return group
+        return math.ceil(self.num_steps / math.ceil(self.num_steps / max(1, most)))
 
     def _refuse_poles(self) -> None:
         """Refuses a bounded field whose spectrum could reach 1 / (theta h), where the equation is not solvable."""

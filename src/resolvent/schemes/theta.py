@@ -72,7 +72,8 @@ class Theta(Scheme):
 
         a resolvent of as many times the unknowns, in which every evaluation of the field serves all steps at once. For
         theta = 1 the states are the stages; otherwise they follow from the slopes there, whose error is that of the
-        stages times h F'. None is returned where that makes the error of a state larger than what was asked for.
+        stages times h F'. Where that makes the error of a state larger than what was asked for, stages are solved for
+        more accurately, and None is returned where that does not help.
 
         Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
         """
@@ -85,19 +86,21 @@ class Theta(Scheme):
         solution = first.solve(F, b, first.length, _sweep(F, b.detach(), first.length), amplification=float(count))
         states = solution.value
         if isinstance(self.theta, Tensor) or self.theta != 1:
-            if self._enlarges(solution, first.solving.stopping_for(x, 1.0)):
-                return None
+            stopping = first.solving.stopping_for(x, 1.0)
+            if self._enlarges(solution, stopping):
+                largest = float(_slopes(solution).max())
+                solution = first.solve(F, b, first.length, solution.value.detach(), amplification=count * largest)
+                if self._enlarges(solution, stopping):
+                    return None
             states = b + first.length * F.with_mix(lower)(solution.value)
         return tuple(Step(Carry((y,)), (solution,) if n == 0 else ()) for n, y in enumerate(states.unbind(1)))
 
     def _enlarges(self, solution: Solution, stopping: Stopping) -> bool:
         """Whether an error of the stages, times h F', is larger than the tolerance of the states."""
-        assert solution.matrix is not None
-        slope = solution.matrix.abs().amax(dim=(1, 2))
         size = rms(solution.value.detach())
         dtype = size.dtype
         tolerance = stopping.absolute(dtype) + stopping.relative(dtype) * size
-        return bool((slope * solution.residual > tolerance).any())
+        return bool((_slopes(solution) * solution.residual > tolerance).any())
 
     def _midpoint(self, interval: Interval, x: Tensor) -> Step:
         theta, guess = self.theta, interval.predict(1.0)
@@ -119,6 +122,12 @@ class Theta(Scheme):
     def _smallest(self) -> float:
         """theta as a number; the smallest where a vmapped function has several."""
         return float(whole(self.theta.detach()).min()) if isinstance(self.theta, Tensor) else float(self.theta)
+
+
+def _slopes(solution: Solution) -> Tensor:
+    """The largest entry of I - h M F', (batch,): how much an error of the stages may grow."""
+    assert solution.matrix is not None
+    return solution.matrix.abs().amax(dim=(1, 2))
 
 
 @torch.no_grad()

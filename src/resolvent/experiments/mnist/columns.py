@@ -62,8 +62,8 @@ TUNED: dict[str, Settings] = {
     },
     # The longest step with which an explicit layer of a gradient flow with |K| = 1 is non-expansive.
     "explicit-gradient": {"theta": 0.0, **_GRADIENT, "normalization": "bounded-gradient", "step_size": 2.0},
-    "implicit-tuned-0.5": {"theta": 0.5, **_TUNED},
-    "implicit-tuned": {"theta": 1.0, **_TUNED},
+    "implicit-tuned-0.5": {"theta": 0.5, **_TUNED, "graph_steps": 12},
+    "implicit-tuned": {"theta": 1.0, **_TUNED, "graph_steps": 24},
     "implicit-gradient-0.5": {"theta": 0.5, **_GRADIENT},
     "implicit-gradient": {"theta": 1.0, **_GRADIENT},
 }

@@ -33,6 +33,8 @@ class MnistConfig(Config):
         architecture, ..., stem_gain: see `rs.models.implicit_resnet18`.
         solver: "auto", "anderson", "newton-krylov" or "picard".
         rtol: of the solves.
+        graph_steps: if it is not 0, training on a GPU replays its passes as CUDA graphs, with that many steps of each
+            solve; with a penalty they are made as usual.
 
         batch_size: of training.
         schedule: of the learning rate: "plateau" (0.7 after 10 epochs without progress), "onecycle" or "constant".
@@ -75,6 +77,7 @@ class MnistConfig(Config):
     stem_gain: float = 1.0
     solver: str = "auto"
     rtol: float = 1e-3
+    graph_steps: int = 0
 
     epochs: int = 100
     learning_rate: float = 1e-2
@@ -96,6 +99,8 @@ class MnistConfig(Config):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        if self.graph_steps < 0:
+            raise ValueError(f"graph_steps must be 0 or more, got {self.graph_steps}.")
         if self.held_out not in ("validation", "test"):
             raise ValueError(f"held_out must be validation or test, got {self.held_out!r}.")
         if self.normalization == "batch" and (self.alpha_div or self.alpha_jac):

@@ -1,6 +1,7 @@
 """The network in training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from resolvent.experiments import machine
 from resolvent.experiments.images import ImageModule, Split, load
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import measure
+from resolvent.experiments.mnist.recording import Pass, Recorder, Scores, failures
 from resolvent.experiments.network import Metrics, Network
 from resolvent.experiments.robustness.gradient import adversarial_images
 
@@ -37,17 +39,20 @@ class Mnist(Network):
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         images, labels = batch
-        logits, trajectories = self.model.passage(self._examples(images, labels))
-        loss = cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
-        penalty = loss.new_zeros(())
+        examples = self._examples(images, labels)
         if self.config.alpha_div or self.config.alpha_jac:
-            terms = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
-            penalty = torch.stack(terms).mean()
+            logits, trajectories = self.model.passage(examples)
+            penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
+            penalty, failed = torch.stack(penalties).mean(), failures(trajectories, logits)
+        else:
+            logits, failed = self._passes(examples)
+            penalty = logits.new_zeros(())
+        loss = cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
         return {
             "loss": loss,
             "penalty": penalty,
             "accuracy": (logits.argmax(1) == labels).float().mean(),
-            "failed_solves": _failures(trajectories, loss),
+            "failed_solves": failed.detach(),
             "total": loss + penalty,
         }
 
@@ -56,8 +61,15 @@ class Mnist(Network):
         if self.config.training == "noise":
             return images + self.config.noise * torch.randn_like(images)
         if self.config.training == "adversarial":
-            return adversarial_images(self.model, images, labels, self.config.budget, self.config.attack_steps)
+            scores = Scores(self.model, self._passes)
+            return adversarial_images(scores, images, labels, self.config.budget, self.config.attack_steps)
         return images
+
+    @cached_property
+    def _passes(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        if self.config.graph_steps and self.device.type == "cuda":
+            return Recorder(self.model, self.config.graph_steps)
+        return Pass(self.model).forward
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         # Summed where they are: to read a number of the device in each step would make it wait each time.
@@ -102,9 +114,3 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     known = set(map(id, decaying))
     others = [p for p in model.parameters() if id(p) not in known]
     return [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-
-
-def _failures(trajectories: Sequence[rs.Trajectory], like: Tensor) -> Tensor:
-    """How many solves of samples did not converge, as a tensor of no dimension."""
-    failed = [(~solution.converged).sum() for trajectory in trajectories for solution in trajectory.solutions]
-    return torch.stack(failed).sum().to(like) if failed else like.new_zeros(())
