@@ -165,10 +165,23 @@ def test_stiff_layers_hold_to_the_tolerance() -> None:
     torch.testing.assert_close(together.states, apart.states, atol=0.0, rtol=1e-8)
 
 
+def test_stages_are_solved_for_again_where_states_would_be_off() -> None:
+    """Slopes of 1e3 enlarge what the first tolerance left: one more step of Newton's method, not a solve a layer."""
+    field = fields.Bounded(fields.MLP(2, 20, 2, bound=1.0), -1e3, 0.0, scale=0.5)
+    block, exact = (
+        ThetaBlock(field, 0.5, 5, 5.0, stopping=rs.Stopping(rtol=rtol, atol=0.0), mode=mode)
+        for rtol, mode in ((1e-6, "auto"), (1e-13, "sequential"))
+    )
+    x = torch.randn(20, 2)
+    trajectory = block.trajectory(x)
+    assert len(trajectory.solutions) == 1
+    torch.testing.assert_close(trajectory.states, exact.trajectory(x).states, atol=1e-5, rtol=1e-5)
+
+
 def test_auto_takes_many_samples_layer_by_layer() -> None:
-    """Matrices of 18 unknowns for 101 samples fit into 32,768 numbers, those for 102 do not."""
+    """Matrices of 18 unknowns for 101 samples fit into 32,768 numbers, those of 9 for 404; less is not worth it."""
     block = ThetaBlock(fields.MLP(3, 8, 1), 0.5, 6, 1.2)
-    number = [len(block.trajectory(torch.randn(samples, 3)).solutions) for samples in (101, 102)]
-    assert number == [1, 6]
+    number = [len(block.trajectory(torch.randn(samples, 3)).solutions) for samples in (101, 102, 404, 405)]
+    assert number == [1, 2, 2, 6]
     together = ThetaBlock(block.field, 0.5, 6, 1.2, mode="parallel")
     assert len(together.trajectory(torch.randn(102, 3)).solutions) == 1

@@ -28,7 +28,7 @@ class Setup:
     dimension: int = 2
     stiffness: float = 3.0
     tolerance: float = 1e-6
-    step: float = 1.0
+    horizon: float = 5.0
     double: bool = False
 
     def task(self, device: str, **options: Any) -> Task:
@@ -36,7 +36,7 @@ class Setup:
         inner = rs.fields.MLP(self.dimension, 20, 2, bound=1.0)
         field = rs.fields.Bounded(inner, -self.stiffness, 0.0, scale=0.5)
         stopping = rs.Stopping(rtol=self.tolerance, atol=0.0)
-        layers = rs.ThetaBlock(field, 0.5, self.depth, self.depth * self.step, stopping=stopping, **options)
+        layers = rs.ThetaBlock(field, 0.5, self.depth, self.horizon, stopping=stopping, **options)
         dtype = torch.float64 if self.double else torch.float32
         batch = tuple(torch.randn(self.batch, self.dimension, device=device, dtype=dtype) for _ in range(2))
         return Task("B5", "growth", 0.5, self.tolerance, Network(layers).to(device, dtype), batch, _loss)
@@ -68,8 +68,8 @@ def growth(
                 series[axis].append(_point(value, varied, device, rounds, seconds))
                 save(series)
     for depth in (int(depth) for depth in AXES["depth"][1] if depth <= limit):
-        # Steps that shrink as their number grows: states can be recovered from the last one.
-        series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, step=1 / depth), device))
+        # Over a short time states can be recovered from the last one.
+        series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, horizon=1.0), device))
         save(series)
     return series
 

@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
         states: (batch, rows, n), at the ends of the layers, differentiable.
         stages: (batch, rows, n), the solution.
         residual, steps: (batch,).
-        good: of no dimension, whether all samples converged and their states are as accurate as asked for.
+        good: of no dimension, whether all samples converged, with states as accurate as asked for.
     """
 
     states: Tensor
@@ -60,6 +60,7 @@ class _Point(NamedTuple):
         w: (batch, rows, n).
         slopes: F there, alike.
         blocks: (batch, rows, n, n), the Jacobian of F in each row.
+        matrix: (batch, rows n, rows n), I - h M F'.
         r: the defect.
         norm: (batch,), its size.
     """
@@ -67,6 +68,7 @@ class _Point(NamedTuple):
     w: Tensor
     slopes: Tensor
     blocks: Tensor
+    matrix: Tensor
     r: Tensor
     norm: Tensor
 
@@ -92,18 +94,14 @@ def attempt(group: Group, x: Tensor, rows: int, steps: int) -> Attempt:
     b = x.unsqueeze(1).expand(-1, rows, -1)
     with torch.no_grad():
         point, count, converged = _solve(group, b, mix, steps)
-        matrix = _matrix(point.blocks, mix, group.h)
     slopes = point.slopes
     if torch.is_grad_enabled():
         slopes = _slopes(group, point.w)
         r = b + group.h * (mix @ slopes) - point.w
-        d = torch.linalg.solve_ex(matrix, r.flatten(1)).result.reshape(r.shape)
+        d = torch.linalg.solve_ex(point.matrix, r.flatten(1)).result.reshape(r.shape)
         slopes = slopes + (point.blocks @ d.unsqueeze(-1)).squeeze(-1)
     states = b + group.h * (lower @ slopes)
-    # The error of the stages, times h F', is that of the states.
-    error = matrix.abs().amax(dim=(1, 2)) * point.norm
-    good = converged & (error <= group.state_atol + group.state_rtol * rms(point.w))
-    return Attempt(states, point.w, point.norm, count, good.all())
+    return Attempt(states, point.w, point.norm, count, converged.all())
 
 
 def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Tensor, Tensor]:
@@ -117,7 +115,7 @@ def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Te
     length, count = torch.ones_like(scale), torch.zeros_like(scale, dtype=torch.int32)
     running = ~_converged(group, point, scale)
     for _ in range(steps):
-        d, info = torch.linalg.solve_ex(_matrix(point.blocks, mix, group.h), point.r.flatten(1))
+        d, info = torch.linalg.solve_ex(point.matrix, point.r.flatten(1))
         trial = _at(group, point.w + per_sample(length, b) * d.reshape(b.shape), b, mix)
         moves = running & (info == 0) & (trial.norm < (1 - SUFFICIENT * length) * point.norm)
         point = _Point(*(torch.where(per_sample(moves, new), new, old) for new, old in zip(trial, point, strict=True)))
@@ -128,8 +126,12 @@ def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Te
 
 
 def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
-    size = torch.maximum(scale, rms(point.w))
-    return (point.norm <= group.atol + group.rtol * size) & size.isfinite()
+    own = rms(point.w)
+    size = torch.maximum(scale, own)
+    # The error of the stages, times h F', is that of the states.
+    error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
+    accurate = error <= group.state_atol + group.state_rtol * own
+    return (point.norm <= group.atol + group.rtol * size) & accurate & size.isfinite()
 
 
 def _slopes(group: Group, w: Tensor) -> Tensor:
@@ -140,11 +142,7 @@ def _slopes(group: Group, w: Tensor) -> Tensor:
 def _at(group: Group, w: Tensor, b: Tensor, mix: Tensor) -> _Point:
     slopes, blocks = group.field.with_jacobian(group.times, w.flatten(0, 1))
     slopes = slopes.reshape(w.shape)
-    r = b + group.h * (mix @ slopes) - w
-    return _Point(w, slopes, blocks.reshape(*w.shape, w.shape[-1]), r, rms(r))
-
-
-def _matrix(blocks: Tensor, mix: Tensor, h: Number) -> Tensor:
-    """I - h M F', (batch, rows n, rows n)."""
     jacobian = coupled_jacobian(mix, blocks)
-    return torch.eye(jacobian.shape[-1], dtype=blocks.dtype, device=blocks.device) - h * jacobian
+    matrix = torch.eye(jacobian.shape[-1], dtype=w.dtype, device=w.device) - group.h * jacobian
+    r = b + group.h * (mix @ slopes) - w
+    return _Point(w, slopes, blocks.reshape(*w.shape, w.shape[-1]), matrix, r, rms(r))

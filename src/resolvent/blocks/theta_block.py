@@ -22,6 +22,8 @@ _MARGIN = 1e-3
 MODES = ("auto", "sequential", "parallel", "compiled")
 # Unknowns of a group of layers: beyond, factorising its matrix costs more than the evaluations that it saves.
 _LARGEST = 64
+# Layers of a group: fewer gain nothing.
+_FEWEST = 3
 # Numbers in the matrices of all samples of a group. Beyond, time goes into the matrices rather than into calling
 # PyTorch, and one sample in many that has to be solved for layer by layer is enough to lose the rest.
 _WORTHWHILE = 1 << 15
@@ -138,6 +140,7 @@ class ThetaBlock(Block):
         most = _LARGEST // max(1, unknowns)
         if self.mode == "auto":
             most = min(most, math.isqrt(_WORTHWHILE // max(1, len(x))) // max(1, unknowns))
+            most = most if most >= _FEWEST else 1
         # Groups of like size: the last one is not to be a lone layer.
         return math.ceil(self.num_steps / math.ceil(self.num_steps / max(1, most)))
 

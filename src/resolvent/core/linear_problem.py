@@ -43,6 +43,8 @@ class LinearProblem(Problem):
         return self.linearization.product(v)
 
     def defect(self, w: Tensor) -> Tensor:
+        if self.transposed:
+            return self.linearization.transposed_defect(self.b, w)
         return self.b - self.apply(w)
 
     def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:

@@ -51,10 +51,21 @@ class Linearization:
 
     def transposed_product(self, u: Tensor) -> Tensor:
         """A^T u."""
+        return u - self._pull_back(self.problem.tau * u)
+
+    def transposed_defect(self, g: Tensor, u: Tensor) -> Tensor:
+        """g - A^T u."""
+        tau = self.problem.tau
+        if isinstance(tau, Tensor):
+            return g - self.transposed_product(u)
+        # The peak of memory is inside of this product: u is not to be there twice, once as tau u.
+        pulled = self._pull_back(u)
+        return torch.add(g - u, pulled, alpha=tau)
+
+    def _pull_back(self, u: Tensor) -> Tensor:
+        """F'(w)^T u."""
         self.work.vjps += 1
-        if transforming():
-            return u - self._pullback(self.problem.tau * u)[0]
-        return u - self.evaluation.pull_back(self.problem.tau * u)
+        return self._pullback(u)[0] if transforming() else self.evaluation.pull_back(u)
 
     def product(self, v: Tensor) -> Tensor:
         """A v."""
