@@ -87,6 +87,25 @@ def test_nothing_waits_while_a_network_with_norms_is_recorded(monkeypatch: pytes
     assert not waits.found
 
 
+def test_what_was_recorded_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes in between, such as those of a validation, must not move what a CUDA graph reads and writes."""
+    layer = rs.spectral.spectral_norm(torch.nn.Conv2d(2, 2, 3, padding=1), (2, 8, 8))
+    norm = layer.parametrizations.weight[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("resolvent.spectral.parametrization._capturing", lambda weight: True)
+        assert layer.weight.isfinite().all()
+    place, before = norm.vector.data_ptr(), norm.vector.clone()
+    with torch.no_grad():
+        layer.parametrizations.weight.original.mul_(torch.rand(2, 2, 3, 3))
+    layer.eval()
+    exact, _ = rs.spectral.operator_norm(
+        lambda v: rs.spectral.layer_operator(layer, (2, 8, 8))(layer.weight, v), (1, 2, 8, 8)
+    )
+    assert exact <= 1 + 1e-6
+    assert norm.vector.data_ptr() == place
+    assert not torch.equal(norm.vector, before)
+
+
 def test_statuses_tell_who_failed() -> None:
     """The solution of w = b - w at tau = 1 is b / 2, and the plain iteration goes back and forth."""
     b = torch.tensor([[0.0], [1.0]])

@@ -35,13 +35,14 @@ class SpectralNorm(nn.Module):
         self.register_buffer("vector", (start / start.norm()).to(weight))
         self._seen: Tensor | None = None
         self._converged = False
+        self._recorded = False
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
             if isinstance(weight, nn.Parameter):
                 self._follow(weight)
             # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
-            vector = self.vector.clone() if _capturing(weight) else self.vector
+            vector = self.vector.clone() if self._recorded else self.vector
             ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, vector)) / self.bound
         smallest = torch.finfo(ratio.dtype).tiny if self.always else 1.0
         return weight / ratio.clamp(min=smallest)
@@ -75,16 +76,24 @@ class SpectralNorm(nn.Module):
                 generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
                 _, vector = operator_norm(A, self.vector + generic / generic.norm())
             self._seen = weight.detach().clone()
-        # A new tensor, not an update in place: a graph that is still to be run backward holds the old one.
-        self.vector = vector
+        self._replace(vector)
         self._converged = not one_step_behind
 
     @torch.no_grad()
     def _follow_blindly(self, weight: Tensor) -> None:
-        """Advance the vector where it is: a CUDA graph cannot ask whether the weight has changed, and knows the vector
-        by its place in memory."""
+        """Advance the vector in any case: a CUDA graph cannot ask whether the weight has changed."""
+        self._recorded = True
         if self.training:
-            self.vector.copy_(power_iteration(partial(self.operator, weight), self.vector, self.power_iterations)[1])
+            self._replace(power_iteration(partial(self.operator, weight), self.vector, self.power_iterations)[1])
+
+    @torch.no_grad()
+    def _replace(self, vector: Tensor) -> None:
+        if self._recorded:
+            # A CUDA graph knows the vector by its place in memory, and goes on to read and write it there.
+            self.vector.copy_(vector)
+        else:
+            # A new tensor, not an update in place: a graph that is still to be run backward holds the old one.
+            self.vector = vector
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
