@@ -178,6 +178,20 @@ def test_stages_are_solved_for_again_where_states_would_be_off() -> None:
     torch.testing.assert_close(trajectory.states, exact.trajectory(x).states, atol=1e-5, rtol=1e-5)
 
 
+def test_auto_leaves_a_group_that_fails_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    together = rs.schemes.Theta.steps
+    monkeypatch.setattr(rs.schemes.Theta, "steps", lambda *_: tries.append(0))
+    block, x = ThetaBlock(fields.MLP(3, 8, 1), 0.5, 6, 1.2), torch.randn(5, 3)
+    counts = []
+    for _ in range(14):
+        assert len(block.trajectory(x).solutions) == 6
+        counts.append(len(tries))
+    assert counts == [1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]
+    monkeypatch.setattr(rs.schemes.Theta, "steps", together)
+    assert [len(block.trajectory(x).solutions) for _ in range(3)] == [1, 1, 1]
+
+
 def test_auto_takes_many_samples_layer_by_layer() -> None:
     """Matrices of 18 unknowns for 101 samples fit into 32,768 numbers, those of 9 for 404; less is not worth it."""
     block = ThetaBlock(fields.MLP(3, 8, 1), 0.5, 6, 1.2)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from resolvent.blocks.attempts import Attempts
 from resolvent.blocks.compiled import Compiled
 from resolvent.blocks.memory import Memory, Reversible, as_memory
 from resolvent.blocks.pieces import right_end
@@ -49,6 +50,7 @@ class Block(nn.Module):
 
     horizon: Number
     _compiled: Compiled | None = None
+    _attempts: Attempts | None = None
 
     def __init__(
         self,
@@ -169,6 +171,7 @@ class Block(nn.Module):
             self.reuse,
             self._group(x),
             self._compiled,
+            self._attempts,
         )
         self.memory.check(walk)
         return walk

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from resolvent.blocks.attempts import Attempts
 from resolvent.blocks.block import Block
 from resolvent.blocks.compiled import Compiled
 from resolvent.blocks.memory import Memory, Store
@@ -49,11 +50,12 @@ class ThetaBlock(Block):
             layer and for many, so that the block is several times as fast. The results agree to the tolerance, and
             where a group does not converge, its layers are solved for one after the other. "auto" is parallel where it
             can be: for the midpoint form and a field that treats samples alone, and where neither a solver, a guess
-            nor a memory policy was chosen, as long as the matrices of a group, of all samples, have no more than
-            32,768 entries. "compiled" is parallel with the whole solve and its derivative compiled by
-            `torch.compile`, for small systems again several times as fast, after some seconds for each new batch size;
-            first derivatives only, from a graph that can be walked once, and for fields whose `with_jacobian` is known,
-            such as `rs.fields.MLP`.
+            nor a memory policy was chosen, in groups whose matrices have no more than 32,768 entries, of all samples;
+            groups of less than three layers are not made, and one that has failed is left out of some passes.
+            "compiled" is parallel with the whole solve and its derivative compiled by `torch.compile`, for small
+            systems again several times as fast, after some seconds for each new batch size; first derivatives only,
+            from a graph that can be walked once, and for fields whose `with_jacobian` is known, such as
+            `rs.fields.MLP`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks.
     """
@@ -107,6 +109,7 @@ class ThetaBlock(Block):
         if obstacle:
             raise ValueError(f'mode="{mode}" solves for all layers by Newton\'s method, which {obstacle}.')
         self._compiled = Compiled() if mode == "compiled" else None
+        self._attempts = Attempts() if mode == "auto" else None
 
     def _obstacle(self) -> str | None:
         """What keeps the layers from being solved for together."""

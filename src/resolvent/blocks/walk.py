@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from resolvent.blocks.attempts import Attempts
 from resolvent.blocks.compiled import Compiled
 from resolvent.core.solution import Solution
 from resolvent.errors import ConvergenceError
@@ -35,6 +36,7 @@ class Walk:
         reuse: whether a solve starts from what the one before it learned.
         group: how many steps are solved for together; more than one takes a `Theta` scheme.
         compiled: solves for a group, where it can.
+        attempts: knows which groups are worth it; None tries all.
     """
 
     field: Field
@@ -48,6 +50,7 @@ class Walk:
     reuse: bool = False
     group: int = 1
     compiled: Compiled | None = None
+    attempts: Attempts | None = None
 
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
         """The n-th interval, at whose start the states `past` are the latest."""
@@ -82,19 +85,24 @@ class Walk:
             intervals = [together.interval(n) for n in numbers]
             steps = None if self.compiled is None else self.compiled.steps(self.scheme, start, intervals, x)
             if steps is None:
-                steps = self._together(intervals, x) or tuple(self._in_turn(numbers, x))
+                steps = self._together(start, intervals, x) or tuple(self._in_turn(numbers, x))
                 if self.compiled is not None:
                     self.compiled.learn(start, steps)
             yield from steps
             x = steps[-1].state
 
-    def _together(self, intervals: list[Interval], x: Tensor) -> tuple[Step, ...] | None:
-        """The steps as the solution of one equation; None where it is not found."""
+    def _together(self, start: int, intervals: list[Interval], x: Tensor) -> tuple[Step, ...] | None:
+        """The steps as the solution of one equation; None where it is not found, or not worth a try."""
         assert isinstance(self.scheme, Theta)
-        try:
-            return self.scheme.steps(intervals, x)
-        except ConvergenceError:
+        if self.attempts is not None and not self.attempts.worth(start):
             return None
+        try:
+            steps = self.scheme.steps(intervals, x)
+        except ConvergenceError:
+            steps = None
+        if self.attempts is not None:
+            self.attempts.note(start, steps is not None)
+        return steps
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
         """The n-th step once more, where the state at its end is known: the solves begin at their solution."""
