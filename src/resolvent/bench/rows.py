@@ -98,7 +98,7 @@ def convolutions(
             return F.mse_loss(model.layers(start).to(target.dtype), target)
 
     title = f"{channels} channels{', bfloat16' if autocast else ''}"
-    return Task("B4", title, theta, 2e-2 if autocast else 1e-3, model, batch, loss)
+    return Task("B4", title, theta, 5e-3 if autocast else 1e-3, model, batch, loss)
 
 
 def convolutions_bfloat16(theta: float, device: str, **options: Any) -> Task:

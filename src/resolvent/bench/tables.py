@@ -78,7 +78,7 @@ def _cells(name: str, entry: Record, record: Record) -> list[str]:
     cells = [_label(name, record)]
     for kind in ("train", "infer"):
         cells += [_time(entry[kind]["seconds"][1]), _spread(entry[kind]["ratio"])]
-    cells.append(f"{entry['peak_bytes'] / base:.2f}x")
+    cells.append(f"{entry['peak_bytes'] / base:.2f}x" if "peak_bytes" in entry else "")
     cells += [f"{entry[key]:.0e}" if key in entry else "" for key in ("residual", "gradient_error")]
     if not _accurate(entry, record):
         cells[-2] = f"**{cells[-2]}**"
