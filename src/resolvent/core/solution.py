@@ -1,6 +1,6 @@
 """What a solve gives back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,11 @@ class Solution:
     settled: bool = False
     matrix: Tensor | None = field(default=None, repr=False)
     state: "State | None" = field(default=None, repr=False)
+
+    def after(self, first: "Solution") -> "Solution":
+        """This one, with what an earlier solve for the same had cost added to it."""
+        costs = (getattr(self.work, f.name) + getattr(first.work, f.name) for f in fields(Work))
+        return replace(self, steps=self.steps + first.steps, work=Work(*costs))
 
     @property
     def converged(self) -> Tensor:

@@ -89,7 +89,8 @@ class Theta(Scheme):
             stopping = first.solving.stopping_for(x, 1.0)
             if self._enlarges(solution, stopping):
                 largest = float(_slopes(solution).max())
-                solution = first.solve(F, b, first.length, solution.value.detach(), amplification=count * largest)
+                again = first.solve(F, b, first.length, solution.value.detach(), amplification=count * largest)
+                solution = again.after(solution)
                 if self._enlarges(solution, stopping):
                     return None
             states = b + first.length * F.with_mix(lower)(solution.value)
