@@ -1,5 +1,6 @@
 """Accuracy under noise, examples of it, spectra of the stages, and what can be certified."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import cast
@@ -24,6 +25,8 @@ from resolvent.plotting import COLORS
 _CERTIFIED = 200
 _RADII = [10 ** (n / 20 - 4) for n in range(101)]
 _LINES = ("-", "--", ":")
+_GUESSES = 12
+"""In one line above an image."""
 
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
@@ -75,10 +78,11 @@ def _digits(models: Mapping[str, ImplicitResNet], data: Images, count: int = 6) 
             ax.imshow(pixels, cmap="gray_r", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
             right = int((guesses[:, n] == shown.labels[n]).sum())
-            ax.set_title(" ".join(str(int(guess)) for guess in guesses[:, n]), fontsize=6, pad=2)
+            title = textwrap.fill(" ".join(str(int(guess)) for guess in guesses[:, n]), 2 * _GUESSES)
+            ax.set_title(title, fontsize=6, pad=2)
             ax.set_xlabel(f"{right} of {len(models)} right", fontsize=6, labelpad=1)
         row[0].set_ylabel(rf"$\sigma={sigma:g}$", fontsize=7)
-    figure.supxlabel(f"titles: predictions of {', '.join(models)}", fontsize=6)
+    figure.supxlabel(textwrap.fill(f"titles: predictions of {', '.join(models)}", 28 * count), fontsize=6)
     return figure
 
 
