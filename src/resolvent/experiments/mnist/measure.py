@@ -35,7 +35,7 @@ def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: tor
         few = data.part(config.held_out).take(slice(200)).to(device)
         metrics |= _solves(model, few)
         metrics["noise_to_signal"] = noise_to_signal(model, few.images, gaussian_noise(few.images, 0.5, NOISE_SEED))
-    metrics["thetas"] = [float(torch.as_tensor(stage.theta)) for stage in model.stages]
+    metrics["thetas"] = [float(torch.as_tensor(stage.theta).detach()) for stage in model.stages]
     return metrics
 
 
