@@ -68,6 +68,13 @@ def trained(seed: int = 0, **changes: Any) -> Mnist:
     return network
 
 
+def test_a_trained_theta_is_told() -> None:
+    network = trained(theta=0.5, learn_theta=True, epochs=1, draws=1)
+    thetas = network.measure(module().batches)["thetas"]
+    assert len(thetas) == len(network.model.stages)
+    assert all(0 < theta < 1 and theta != 0.5 for theta in thetas)
+
+
 @pytest.mark.parametrize(
     ("training", "schedule"), [("clean", "plateau"), ("noise", "constant"), ("adversarial", "onecycle")]
 )
