@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from experiments.small_network import SMALL
 from resolvent.experiments import command, machine
 from resolvent.experiments.images import ImageModule, Images, Split
 from resolvent.experiments.mnist import attacks, columns
@@ -21,20 +22,6 @@ from resolvent.experiments.reproduce import train
 from resolvent.experiments.results import collect
 from resolvent.experiments.run import _fit
 from resolvent.experiments.tables import tables
-
-SMALL: dict[str, Any] = {
-    "theta": 0.0,
-    "normalization": "free",
-    "alpha_div": 0.0,
-    "architecture": "authors",
-    "layers": 1,
-    "channels": 2,
-    "height": 8,
-    "width": 8,
-    "num_classes": 4,
-    "batch_size": 20,
-    "epochs": 2,
-}
 
 
 @pytest.fixture(autouse=True)

@@ -5,25 +5,18 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.small_network import SMALL
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.network import Mnist
 from resolvent.experiments.mnist.recording import Pass, never_looking
 
 IMPLICIT: dict[str, Any] = {
+    **SMALL,
     "column": "small",
     "seed": 0,
     "theta": 1.0,
-    "normalization": "free",
     "learn_scale": False,
     "init": "xavier",
-    "alpha_div": 0.0,
-    "architecture": "authors",
-    "layers": 1,
-    "channels": 2,
-    "height": 8,
-    "width": 8,
-    "num_classes": 4,
-    "epochs": 2,
 }
 
 

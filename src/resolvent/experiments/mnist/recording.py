@@ -1,15 +1,17 @@
 """Passes through a network that are recorded once and replayed as CUDA graphs."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.experiments.robustness.solving import solved_otherwise
 from resolvent.models import ImplicitResNet
+from resolvent.schemes.solving import Solving
 
 Outcome = tuple[Tensor, Tensor]
 
@@ -64,19 +66,14 @@ class Scores(nn.Module):
         return self.passes(images)[0]
 
 
-@contextmanager
-def never_looking(model: nn.Module, steps: int) -> Iterator[None]:
+def never_looking(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     """Blocks of the model solve with a number of steps that is fixed; afterwards they are as before."""
-    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, rs.Block)]
-    try:
-        for block, solving in blocks:
-            own = solving.stopping or rs.Stopping()
-            stopping = dataclasses.replace(own, max_steps=steps, check_every=0)
-            block.solving = dataclasses.replace(solving, stopping=stopping, on_failure="ignore")
-        yield
-    finally:
-        for block, solving in blocks:
-            block.solving = solving
+
+    def blind(solving: Solving) -> Solving:
+        stopping = dataclasses.replace(solving.stopping or rs.Stopping(), max_steps=steps, check_every=0)
+        return dataclasses.replace(solving, stopping=stopping, on_failure="ignore")
+
+    return solved_otherwise(model, blind)
 
 
 def failures(trajectories: Sequence[rs.Trajectory], like: Tensor) -> Tensor:

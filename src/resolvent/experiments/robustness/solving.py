@@ -1,8 +1,9 @@
 """A model as an attack needs it: fixed, and with gradients that are what they claim to be."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from torch import nn
 from torch.nn.utils import parametrize
@@ -31,6 +32,19 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
+def solved_otherwise(model: nn.Module, change: Callable[[Solving], Solving]) -> Iterator[None]:
+    """The blocks of the model solve their equations in another way; afterwards they are as before."""
+    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, Block)]
+    try:
+        for block, solving in blocks:
+            block.solving = change(solving)
+        yield
+    finally:
+        for block, solving in blocks:
+            block.solving = solving
+
+
+@contextmanager
 def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
     """The model with its equations solved and differentiated accurately, and `fixed`; afterwards it is as before.
 
@@ -38,16 +52,9 @@ def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
     fail for their sake, and the model looks robust that is not. Inside, blocks solve to the tolerance `rtol` or to a
     smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them.
     """
-    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, Block)]
-    try:
-        for block, solving in blocks:
-            block.solving = _accurate(solving, rtol)
-        # Fixed weights are computed once for all passes.
-        with fixed(model), parametrize.cached():
-            yield model
-    finally:
-        for block, solving in blocks:
-            block.solving = solving
+    # Fixed weights are computed once for all passes.
+    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), parametrize.cached():
+        yield model
 
 
 def _accurate(solving: Solving, rtol: float) -> Solving:
