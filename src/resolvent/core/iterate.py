@@ -18,7 +18,9 @@ Looks = Callable[[int], bool]
 # Most solves are over before it is worth to ask whether they stall.
 _NO_STALL = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
-_WORTH_DROPPING = 1 << 14
+_WORTH_DROPPING, _WORTH_DROPPING_ON_DEVICE = 1 << 14, 1 << 22
+# Mostly all samples converge, which takes few operations to ask a device for; whether some gave up is asked so rarely.
+_RARELY = 4
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
@@ -45,12 +47,14 @@ def _run(
     problem: Problem, solver: Solver, judge: Judge, looks: Looks, state: Any, progress: Progress, span: range
 ) -> Any:
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
-    may_drop = problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    near = progress.value.device.type == "cpu"
+    worth_dropping = progress.value.numel() >= (_WORTH_DROPPING if near else _WORTH_DROPPING_ON_DEVICE)
+    may_drop = worth_dropping and problem.rowwise and not transforming() and not torch.is_grad_enabled()
     for step in span:
         if progress.finished:
             break
         running = progress.running
-        if step > 0 and may_drop and progress.value.numel() >= _WORTH_DROPPING and looks(step):
+        if step > 0 and may_drop and looks(step):
             rows = running.nonzero().squeeze(1)
             if 2 * len(rows) <= len(running):
                 part = take(progress, rows)
@@ -60,10 +64,11 @@ def _run(
                 return None
         state = solver.step(problem, state, running)
         look = looks(step + 1)
-        judge.update(progress, state, running, look)
+        thorough = near or (step + 1) % _RARELY == 0
+        judge.update(progress, state, running, look and (near or not thorough))
         if not progress.finished and step >= _NO_STALL:
             judge.give_up_stalled(progress)
-        if not progress.finished and look:
+        if not progress.finished and look and thorough:
             progress.look()
     return state
 

@@ -1,11 +1,12 @@
 """Who has converged, and what became of the others: the fate of every sample after every step."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, rms, select
+from resolvent.core.problem import Problem, flat, select
 from resolvent.core.solution import Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
@@ -27,7 +28,7 @@ class Progress:
         limit: the residual beyond which the sample has diverged.
         reference: the residual that progress is measured against.
         idle: steps since there was progress.
-        scale: the size of b.
+        scale: the length of b.
         tolerance: for the last residual.
         settled: whether all samples are known to have converged.
         finished: whether all samples are known to be done, one way or the other.
@@ -64,35 +65,39 @@ class Judge:
     """
 
     def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
-        self.rtol = stopping.relative(problem.precision) if rtol is None else rtol
-        self.exacting = rtol is not None
+        # For lengths, which are root mean squares times this: they are compared with no division.
+        length = math.sqrt(max(problem.size, 1))
+        self.own = None if rtol is None else rtol / length
+        self.rtol = stopping.relative(problem.precision) / length
         # A cotangent may be so small that a fraction of it is zero.
-        self.atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
+        atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
+        self.atol = torch.full((), atol, dtype=problem.b.dtype)
         self.patience = stopping.patience
         self.divergence = stopping.divergence
         self.blind = stopping.blind
         # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
         self.last_counts = solver.monotone or stopping.blind
-        # Questions are cheaper than operations on a CPU, and dearer on a GPU.
-        self.asks_early = problem.b.device.type == "cpu"
 
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
         """NaN where it would be infinite: nothing is within that."""
-        size = scale if self.exacting else torch.maximum(scale, rms(w))
-        return (self.rtol * size + self.atol).nan_to_num(nan=torch.nan, posinf=torch.nan)
+        if self.own is None:
+            within = torch.add(self.atol, torch.maximum(scale, _length(w)), alpha=self.rtol)
+        else:
+            within = self.own * scale + self.atol
+        return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
     def begin(self, problem: Problem, state: State, active: Tensor | None, look: bool) -> Progress:
-        norm, scale = state.norm, rms(problem.b)
+        norm, scale = state.norm, _length(problem.b)
         tolerance = self.tolerance(scale, state.w)
         steps = torch.zeros_like(norm, dtype=torch.int32)
-        progress = Progress(state.w, norm, torch.zeros_like(steps), steps, norm, norm, norm, steps, scale, tolerance)
+        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, tolerance)
         converged = norm <= tolerance
         if look and self._unanimous(progress, converged):
             return progress
+        progress.limit = self.divergence * torch.maximum(norm, tolerance)
+        progress.status = self._verdict(progress, converged, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
-        progress.limit = (self.divergence * torch.maximum(norm, tolerance)).clamp(max=torch.finfo(norm.dtype).max)
-        progress.status = self._verdict(progress, converged, progress.running, state)
         return progress
 
     def update(self, progress: Progress, state: State, running: Tensor, look: bool) -> None:
@@ -101,7 +106,7 @@ class Judge:
         progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
         converged = norm <= progress.tolerance
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
-        if look and self.asks_early and self._unanimous(progress, converged):
+        if look and self._unanimous(progress, converged):
             progress.value, progress.residual = state.w, norm
             return
         if self.last_counts:
@@ -110,7 +115,7 @@ class Judge:
             better = norm < progress.residual  # Never for a finished sample, since it does not move.
             progress.value = select(better, state.w, progress.value)
             progress.residual = torch.where(better, norm, progress.residual)
-        progress.status = self._verdict(progress, converged, running, state)
+        progress.status = torch.where(running, self._verdict(progress, converged, state), progress.status)
 
     def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
         """Whether all samples have converged, which is how most solves end: there is nothing to judge then."""
@@ -119,13 +124,13 @@ class Judge:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
         return progress.settled
 
-    def _verdict(self, progress: Progress, converged: Tensor, running: Tensor, state: State) -> Tensor:
-        # From the weakest reason to the strongest: a later one overrules.
-        verdict = progress.status.masked_fill(~(state.norm <= progress.limit), Status.DIVERGED.value)
+    def _verdict(self, progress: Progress, converged: Tensor, state: State) -> Tensor:
+        """Of samples that were running."""
+        # From the weakest reason to the strongest: a later one overrules. Less, since a limit may be infinite.
+        verdict = torch.where(state.norm < progress.limit, progress.status, Status.DIVERGED.value)
         if state.broken is not None:
             verdict = verdict.masked_fill(state.broken, Status.BREAKDOWN.value)
-        verdict = verdict.masked_fill(converged, Status.CONVERGED.value)
-        return torch.where(running, verdict, progress.status)
+        return verdict.masked_fill(converged, Status.CONVERGED.value)
 
     def give_up_stalled(self, progress: Progress) -> None:
         """Who has not got better for longer than the patience lasts?"""
@@ -144,3 +149,8 @@ class Judge:
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
         lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)
+
+
+def _length(x: Tensor) -> Tensor:
+    """Of each sample: (batch, *shape) to (batch,)."""
+    return torch.linalg.vector_norm(flat(x), dim=1)
