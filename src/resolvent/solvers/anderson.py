@@ -160,6 +160,9 @@ class Anderson(NonlinearSolver):
         # Absent columns get a one on the diagonal, and a right-hand side of zero.
         diagonal = torch.where(valid, (small * trace)[:, None], 1.0)
         products = torch.where(valid, coefficients(window.changes[:, :held], f), 0.0)
+        if held == 1:
+            gamma = products / (gram[:, 0] + diagonal)
+            return torch.where(gamma.isfinite() & valid, gamma, 0.0)
         gamma, info = torch.linalg.solve_ex(gram + torch.diag_embed(diagonal), products)
         usable = (info == 0)[:, None] & gamma.isfinite()
         return torch.where(usable & valid, gamma, 0.0)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import flat
+from resolvent.core.problem import dot, flat
 
 
 def ring(length: int, like: Tensor) -> Tensor:
@@ -24,11 +24,15 @@ def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
 
 def coefficients(history: Tensor, vector: Tensor) -> Tensor:
     """The inner products of `vector` with every vector of the ring: (batch, length)."""
+    if history.shape[1] == 1:
+        return dot(history[:, 0], flat(vector))[:, None]  # a tenth of the time of many small matrix products
     return (history @ flat(vector)[:, :, None]).squeeze(2)
 
 
 def combine(history: Tensor, weights: Tensor, like: Tensor) -> Tensor:
     """The sum of the ring's vectors with weights (batch, length)."""
+    if history.shape[1] == 1:
+        return (weights * history[:, 0]).reshape(like.shape)
     return (weights[:, None, :] @ history).reshape(like.shape)
 
 
