@@ -42,27 +42,34 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _noise(columns: Mapping[str, Sequence[Run]]) -> Figure:
-    """Mean accuracy over seeds, with a band of one standard deviation."""
-    figure, axes = grid(2, 2, 2.4, sharey=True)
-    sigmas = (*SIGMAS, *HARDER)
-    for row, clamped in zip(axes, (False, True), strict=True):
-        for ax, part in zip(row, ("train", "held_out"), strict=True):
-            for n, (column, runs) in enumerate(columns.items()):
-                color, line = _look(n)
-                accuracies = [[run.metrics[cell(part, sigma, 1, clamped)] for run in runs] for sigma in sigmas]
-                means = [fmean(values) for values in accuracies]
-                ax.plot(sigmas, means, line, color=color, label=column)
-                if len(runs) > 1:
-                    spreads = [stdev(values) for values in accuracies]
-                    low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
-                    ax.fill_between(sigmas, low, high, color=color, alpha=0.15, linewidth=0)
-            ax.set_title(f"{part.replace('_', '-')}, {'clamped' if clamped else 'not clamped'}")
+    """Mean accuracy over seeds, with a band of one standard deviation, and a color for each network of a row."""
+    names = list(columns)
+    rows = [names[n : n + len(COLORS)] for n in range(0, len(names), len(COLORS))]
+    figure, axes = grid(len(rows), 4, 2.0, sharey=True)
+    panels = [(part, clamped) for clamped in (False, True) for part in ("train", "held_out")]
+    for shown, row in zip(rows, axes, strict=True):
+        for ax, (part, clamped) in zip(row, panels, strict=True):
+            for color, name in zip(COLORS, shown, strict=False):
+                _band(ax, columns[name], part, clamped, color, name)
+        with plotting.paper_style():
+            row[0].legend(fontsize=6, loc="lower left")
+        row[0].set_ylabel("top-1 accuracy, %")
+    for ax, (part, clamped) in zip(axes[0], panels, strict=True):
+        ax.set_title(f"{part.replace('_', '-')}, {'clamped' if clamped else 'not clamped'}")
     for ax in axes[-1]:
         ax.set_xlabel(r"$\sigma$")
-    for row in axes:
-        row[0].set_ylabel("top-1 accuracy, %")
-    _legend(figure, axes[0][0])
     return figure
+
+
+def _band(ax: Axes, runs: Sequence[Run], part: str, clamped: bool, color: str, label: str) -> None:
+    sigmas = (*SIGMAS, *HARDER)
+    accuracies = [[run.metrics[cell(part, sigma, 1, clamped)] for run in runs] for sigma in sigmas]
+    means = [fmean(values) for values in accuracies]
+    ax.plot(sigmas, means, color=color, label=label)
+    if len(runs) > 1:
+        spreads = [stdev(values) for values in accuracies]
+        low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+        ax.fill_between(sigmas, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _digits(models: Mapping[str, ImplicitResNet], data: Images, count: int = 6) -> Figure:
