@@ -64,11 +64,11 @@ def _run(
                 return None
         state = solver.step(problem, state, running)
         look = looks(step + 1)
-        thorough = near or (step + 1) % _RARELY == 0
-        judge.update(progress, state, running, look and (near or not thorough))
+        rare = (step + 1) % _RARELY == 0
+        judge.update(progress, state, running, look and (near or not rare))
         if not progress.finished and step >= _NO_STALL:
             judge.give_up_stalled(progress)
-        if not progress.finished and look and thorough:
+        if not progress.finished and look and (near or rare):
             progress.look()
     return state
 

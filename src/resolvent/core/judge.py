@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, flat, select
+from resolvent.core.problem import Problem, length, select
 from resolvent.core.solution import Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
@@ -66,9 +66,9 @@ class Judge:
 
     def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
         # For lengths, which are root mean squares times this: they are compared with no division.
-        length = math.sqrt(max(problem.size, 1))
-        self.own = None if rtol is None else rtol / length
-        self.rtol = stopping.relative(problem.precision) / length
+        ratio = math.sqrt(max(problem.size, 1))
+        self.own = None if rtol is None else rtol / ratio
+        self.rtol = stopping.relative(problem.precision) / ratio
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.atol = torch.full((), atol, dtype=problem.b.dtype)
@@ -81,13 +81,13 @@ class Judge:
     def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
         """NaN where it would be infinite: nothing is within that."""
         if self.own is None:
-            within = torch.add(self.atol, torch.maximum(scale, _length(w)), alpha=self.rtol)
+            within = torch.add(self.atol, torch.maximum(scale, length(w)), alpha=self.rtol)
         else:
             within = self.own * scale + self.atol
         return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
     def begin(self, problem: Problem, state: State, active: Tensor | None, look: bool) -> Progress:
-        norm, scale = state.norm, _length(problem.b)
+        norm, scale = state.norm, length(problem.b)
         tolerance = self.tolerance(scale, state.w)
         steps = torch.zeros_like(norm, dtype=torch.int32)
         progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, tolerance)
@@ -149,8 +149,3 @@ class Judge:
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
         lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)
-
-
-def _length(x: Tensor) -> Tensor:
-    """Of each sample: (batch, *shape) to (batch,)."""
-    return torch.linalg.vector_norm(flat(x), dim=1)

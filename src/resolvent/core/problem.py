@@ -114,10 +114,14 @@ def flat(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
+def length(x: Tensor) -> Tensor:
+    """The l2 norm of each sample: (batch, *shape) to (batch,)."""
+    return torch.linalg.vector_norm(flat(x), dim=1)
+
+
 def rms(x: Tensor) -> Tensor:
     """The root mean square of each sample: (batch, *shape) to (batch,)."""
-    vectors = flat(x)
-    return torch.linalg.vector_norm(vectors, dim=1) / math.sqrt(vectors.shape[1])
+    return length(x) / math.sqrt(math.prod(x.shape[1:]))
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:

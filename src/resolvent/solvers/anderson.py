@@ -162,7 +162,7 @@ class Anderson(NonlinearSolver):
         products = torch.where(valid, coefficients(window.changes[:, :held], f), 0.0)
         if held == 1:
             gamma = products / (gram[:, 0] + diagonal)
-            return torch.where(gamma.isfinite() & valid, gamma, 0.0)
-        gamma, info = torch.linalg.solve_ex(gram + torch.diag_embed(diagonal), products)
-        usable = (info == 0)[:, None] & gamma.isfinite()
-        return torch.where(usable & valid, gamma, 0.0)
+        else:
+            gamma, info = torch.linalg.solve_ex(gram + torch.diag_embed(diagonal), products)
+            valid = valid & (info == 0)[:, None]
+        return torch.where(valid & gamma.isfinite(), gamma, 0.0)

@@ -25,7 +25,8 @@ def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
 def coefficients(history: Tensor, vector: Tensor) -> Tensor:
     """The inner products of `vector` with every vector of the ring: (batch, length)."""
     if history.shape[1] == 1:
-        return dot(history[:, 0], flat(vector))[:, None]  # a tenth of the time of many small matrix products
+        # Most solves need no more than one column, and many small matrix products are slow.
+        return dot(history[:, 0], flat(vector))[:, None]
     return (history @ flat(vector)[:, :, None]).squeeze(2)
 
 
