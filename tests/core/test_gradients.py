@@ -124,6 +124,31 @@ def test_a_derivative_by_the_cotangent_is_no_second_derivative() -> None:
     assert (jvp - difference / (2 * step)).abs().max() < 1e-8
 
 
+def push(b: torch.Tensor, tau: torch.Tensor, W: torch.Tensor, order: int) -> torch.Tensor:
+    """The jvp in a direction of b, by the derivative of a vjp by its cotangent; it has a graph."""
+    cotangent = torch.ones(2, 3, requires_grad=True)
+    value = layer(b, tau, W, adjoint=rs.ImplicitAdjoint(order=order), stopping=TIGHT)
+    (u,) = torch.autograd.grad(value, b, cotangent, create_graph=True)
+    (jvp,) = torch.autograd.grad(u, cotangent, torch.linspace(-1, 1, 6).view(2, 3), create_graph=True)
+    return jvp
+
+
+def test_a_derivative_by_the_cotangent_has_derivatives_in_turn() -> None:
+    assert gradcheck(lambda *a: push(*a, order=2), inputs())
+    assert gradgradcheck(lambda *a: push(*a, order=3), inputs())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_derivative_by_the_cotangent_raises_where_its_derivatives_were_not_prepared(order: int) -> None:
+    arguments = inputs()
+    for wanted in arguments:
+        gradient = push(*arguments, order=order)
+        for _ in range(order - 1):
+            (gradient,) = torch.autograd.grad(gradient.sin().sum(), wanted, create_graph=True)
+        with pytest.raises(rs.DerivativeOrderError, match="order=2"):
+            torch.autograd.grad(gradient.sum(), wanted)
+
+
 def test_value_requires_grad_exactly_where_something_does() -> None:
     b, tau, W = (t.detach() for t in inputs())
     parameter = W.clone().requires_grad_()

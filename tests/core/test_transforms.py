@@ -51,6 +51,23 @@ def two(x: Tensor) -> Tensor:
     return torch.stack([x, 0.5 * x])
 
 
+def pull(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor, cotangent: Tensor) -> Tensor:
+    gradient: Tensor = func.vjp(lambda b: f(W, b), b)[1](cotangent)[0]
+    return gradient.sum()
+
+
+def push(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
+    """The derivative by the cotangent, which a vjp is linear in; it depends on W all the same."""
+    one = torch.tensor(1.0)
+    derivative: Tensor = func.jvp(lambda c: pull(f, W, b, c), (one,), (one,))[1]
+    return derivative
+
+
+def push_by_reverse(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
+    derivative: Tensor = func.grad(lambda c: pull(f, W, b, c))(torch.tensor(1.0))
+    return derivative
+
+
 Transform = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], object]
 FIRST: dict[str, Transform] = {
     "grad": lambda f, W, b: func.grad(f, (0, 1))(W, b),
@@ -70,6 +87,13 @@ SECOND: dict[str, Transform] = {
     "reverse over reverse": lambda f, W, b: func.jacrev(func.jacrev(f))(W, b),
     "forward over forward": lambda f, W, b: func.jacfwd(func.jacfwd(f))(W, b),
     "reverse over forward": lambda f, W, b: func.jacrev(func.jacfwd(f))(W, b),
+    "forward over vmap of reverse": lambda f, W, b: func.jacfwd(
+        lambda W: func.vmap(func.grad(f), (0, None))(two(W), b)
+    )(W),
+    "reverse over push": lambda f, W, b: func.grad(lambda W: push(f, W, b))(W),
+    "forward over push": lambda f, W, b: func.jacfwd(lambda W: push(f, W, b))(W),
+    "reverse over push by reverse": lambda f, W, b: func.grad(lambda W: push_by_reverse(f, W, b))(W),
+    "forward over push by reverse": lambda f, W, b: func.jacfwd(lambda W: push_by_reverse(f, W, b))(W),
 }
 
 

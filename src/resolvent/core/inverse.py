@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from resolvent.core.transforms import forward_mode, transforming
 from resolvent.errors import DerivativeOrderError
@@ -27,19 +26,16 @@ class InverseMap:
     Attributes:
         solve: (right-hand side, transposed, tensors) to the solution. It has to be a function of `tensors` alone when
             a `torch.func` transform is running: a Function sees other levels of nesting than its caller.
-        order: how many derivatives of the value are exact; None for a map whose value needs no derivatives of A.
+        order: how many derivatives of the solution are exact. What this map gives is one of them.
         transposed: which of the two.
     """
 
     solve: Callable[[Tensor, bool, Sequence[Tensor]], Tensor]
-    order: int | None
+    order: int
     transposed: bool = False
 
-    def forward(self) -> Self:
-        return replace(self, order=None)
-
     def adjoint(self) -> Self:
-        return replace(self, order=None, transposed=not self.transposed)
+        return replace(self, transposed=not self.transposed)
 
 
 class Inverse(torch.autograd.Function):
@@ -59,7 +55,7 @@ class Inverse(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         inverse, _, _, link, *tensors = inputs
-        ctx.inverse = inverse
+        ctx.inverse, ctx.given = inverse, link is not None
         link = output if link is None else link
         ctx.save_for_backward(link, *tensors)
         ctx.save_for_forward(link, *tensors)
@@ -67,20 +63,18 @@ class Inverse(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         link, *tensors = ctx.saved_tensors
-        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, None, *tensors)
-        if ctx.inverse.order is not None and (torch.is_grad_enabled() or forward_mode()):
-            u = u + _Limit.apply(link, ctx.inverse.order - 1)
+        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, link, *tensors)
+        if torch.is_grad_enabled() or forward_mode():
+            u = _Sum.apply(u, _Limit.apply(link, ctx.inverse.order - 1))
         return None, u, None, None, *(None for _ in tensors)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, x: Tensor, *rest: Any) -> Tensor:
         link, *tensors = ctx.saved_tensors
-        v: Tensor = Inverse.apply(ctx.inverse.forward(), x, None, None, *tensors)
-        if ctx.inverse.order is not None:
-            # torch turns forward mode off in here, so that plain operations would lose the tangents of outer levels.
-            with forward_ad._set_fwd_grad_enabled(True):
-                v = v + _Limit.apply(link, ctx.inverse.order - 1)
-        return v
+        v = Inverse.apply(ctx.inverse, x, None, link, *tensors)
+        # By a Function: torch turns forward mode off in here, and plain operations would lose tangents of outer levels.
+        limited: Tensor = _Sum.apply(v, _Limit.apply(link, ctx.inverse.order - 1))
+        return limited
 
 
 def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tensor) -> Tensor:
@@ -94,6 +88,28 @@ def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tenso
 
 # torch asks for it at every call, and to work it out takes longer than the rest of the call.
 Inverse.forward.__signature__ = inspect.signature(Inverse.forward)  # type: ignore[attr-defined]
+
+
+class _Sum(torch.autograd.Function):
+    """u + zero, where zero may be of no dimension."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(u: Tensor, zero: Tensor) -> Tensor:
+        return u + zero
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.shape = inputs[1].shape
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        return cotangents[0], cotangents[0].sum_to_size(ctx.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return tangents[0]
 
 
 class _Limit(torch.autograd.Function):
