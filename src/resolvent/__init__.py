@@ -5,12 +5,14 @@ from resolvent.blocks import (
     Block,
     Checkpoint,
     Halves,
+    Pushed,
     ReconstructionError,
     Reversible,
     Store,
     ThetaBlock,
     Trajectory,
     make_implicit,
+    push,
 )
 from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.core.problem import Problem, Rowwise
@@ -62,6 +64,7 @@ __all__ = [
     "OneStepAdjoint",
     "Picard",
     "Problem",
+    "Pushed",
     "ReconstructionError",
     "ResolventError",
     "Reversible",
@@ -82,6 +85,7 @@ __all__ = [
     "gradient_error",
     "make_implicit",
     "models",
+    "push",
     "regularizers",
     "resolve",
     "schemes",

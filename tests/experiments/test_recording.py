@@ -50,13 +50,17 @@ def test_a_number_of_steps_below_zero_is_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # The function that records keeps the graphs of its own trial passes on another stream.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
-@pytest.mark.parametrize("training", ["clean", "noise", "adversarial"])
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"training": "noise"}, {"training": "adversarial"}, {"sensitivity": 0.1}],
+    ids=["clean", "noise", "adversarial", "sensitivity"],
+)
 @pytest.mark.parametrize("theta", [0.0, 1.0])
-def test_recorded_training_is_the_same_training(theta: float, training: str) -> None:
+def test_recorded_training_is_the_same_training(theta: float, training: dict[str, Any]) -> None:
     losses = []
     for graph_steps in (0, 30):
         torch.manual_seed(0)
-        settings = {**IMPLICIT, "theta": theta, "training": training, "rtol": 1e-6, "graph_steps": graph_steps}
+        settings = {**IMPLICIT, "theta": theta, **training, "rtol": 1e-6, "graph_steps": graph_steps}
         network = Mnist(MnistConfig(**settings)).cuda().train()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         losses.append([])

@@ -7,6 +7,8 @@ from resolvent.blocks.memory import Checkpoint as Checkpoint
 from resolvent.blocks.memory import Memory as Memory
 from resolvent.blocks.memory import Reversible as Reversible
 from resolvent.blocks.memory import Store as Store
+from resolvent.blocks.push import Pushed as Pushed
+from resolvent.blocks.push import push as push
 from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError
 from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
 from resolvent.blocks.trajectory import Trajectory as Trajectory

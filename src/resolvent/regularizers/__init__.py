@@ -1,7 +1,9 @@
-"""Penalties on a field along the trajectories it makes."""
+"""Penalties on a field along the trajectories it makes, and on a network for what it makes of small changes."""
 
 from resolvent.regularizers.diagonal import DiagonalPenalty as DiagonalPenalty
 from resolvent.regularizers.kinetic import KineticEnergy as KineticEnergy
+from resolvent.regularizers.sensitivity import Sensed as Sensed
+from resolvent.regularizers.sensitivity import Sensitivity as Sensitivity
 from resolvent.regularizers.total_derivative import TotalDerivative as TotalDerivative
 from resolvent.regularizers.trajectory import Terms as Terms
 from resolvent.regularizers.trajectory import TrajectoryPenalty as TrajectoryPenalty

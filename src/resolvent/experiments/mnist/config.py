@@ -41,6 +41,7 @@ class MnistConfig(Config):
         weight_decay: of the weights of convolutions and linear maps alone, as in AdamW.
         label_smoothing: as usual.
         alpha_div, alpha_jac, power: the weights of `rs.regularizers.TrajectoryPenalty`, averaged over the stages.
+        sensitivity, measure: of `rs.regularizers.Sensitivity`, with no other penalty beside it.
         training: "clean", with "noise" of standard deviation `noise`, or "adversarial" with images at a distance of
             up to `attack_radius` in the norm `attack_norm`, found by `attack_steps` steps.
     """
@@ -88,6 +89,8 @@ class MnistConfig(Config):
     alpha_div: float = 0.01
     alpha_jac: float = 0.0
     power: float = 2.0
+    sensitivity: float = 0.0
+    measure: str = "variance"
     training: str = "clean"
     noise: float = 0.3
     attack_norm: str = "l2"
@@ -99,6 +102,11 @@ class MnistConfig(Config):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        if self.sensitivity and (self.alpha_div or self.alpha_jac):
+            raise ValueError(
+                f"sensitivity={self.sensitivity} takes the place of the penalties on the fields, got alpha_div="
+                f"{self.alpha_div} and alpha_jac={self.alpha_jac}: set them to 0."
+            )
         if self.graph_steps < 0:
             raise ValueError(f"graph_steps must be 0 or more, got {self.graph_steps}.")
         if self.held_out not in ("validation", "test"):

@@ -13,7 +13,7 @@ from resolvent.experiments import machine
 from resolvent.experiments.images import ImageModule, Split, load
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import measure
-from resolvent.experiments.mnist.recording import Pass, Recorder, Scores, failures
+from resolvent.experiments.mnist.recording import Pass, PushedPass, Recorder, Scores, failures
 from resolvent.experiments.network import Metrics, Network
 from resolvent.experiments.robustness.gradient import adversarial_images
 
@@ -24,7 +24,8 @@ def data(config: MnistConfig) -> ImageModule:
 
 
 class Mnist(Network):
-    """A residual network for images, trained by cross-entropy and a penalty on the fields of its stages."""
+    """A residual network for images, trained by cross-entropy and a penalty, on the fields of its stages or on the
+    network as a whole."""
 
     config: MnistConfig
 
@@ -34,19 +35,13 @@ class Mnist(Network):
         self.penalise = rs.regularizers.TrajectoryPenalty(
             divergence=config.alpha_div, jacobian=config.alpha_jac, power=config.power
         )
+        self.sensitivity = rs.regularizers.Sensitivity(config.sensitivity, config.measure)
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         images, labels = batch
-        examples = self._examples(images, labels)
-        if self.config.alpha_div or self.config.alpha_jac:
-            logits, trajectories = self.model.passage(examples)
-            penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
-            penalty, failed = torch.stack(penalties).mean(), failures(trajectories, logits)
-        else:
-            logits, failed = self._passes(examples)
-            penalty = logits.new_zeros(())
+        logits, penalty, failed = self._penalised(self._examples(images, labels))
         loss = cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
         return {
             "loss": loss,
@@ -55,6 +50,18 @@ class Mnist(Network):
             "failed_solves": failed.detach(),
             "total": loss + penalty,
         }
+
+    def _penalised(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, penalty, and how many solves of samples failed."""
+        if self.config.sensitivity:
+            logits, tangents, failed = self._pushes(images, torch.randn_like(images))
+            return logits, self.sensitivity.of(logits, tangents), failed
+        if self.config.alpha_div or self.config.alpha_jac:
+            logits, trajectories = self.model.passage(images)
+            penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
+            return logits, torch.stack(penalties).mean(), failures(trajectories, logits)
+        logits, failed = self._passes(images)
+        return logits, logits.new_zeros(()), failed
 
     def _examples(self, images: Tensor, labels: Tensor) -> Tensor:
         """What the network is shown in training."""
@@ -67,9 +74,17 @@ class Mnist(Network):
 
     @cached_property
     def _passes(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        return self._recorded(Pass)
+
+    @cached_property
+    def _pushes(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+        return self._recorded(PushedPass)
+
+    def _recorded(self, passing: type[Pass | PushedPass]) -> Callable[..., Any]:
+        """The pass, as a CUDA graph where that was asked for."""
         if self.config.graph_steps and self.device.type == "cuda":
-            return Recorder(self.model, self.config.graph_steps)
-        return Pass(self.model).forward
+            return Recorder(passing, self.model, self.config.graph_steps)
+        return passing(self.model).forward
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         # Summed where they are: to read a number of the device in each step would make it wait each time.

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,19 @@ class Pass(nn.Module):
         return logits, failures(trajectories, logits)
 
 
+class PushedPass(nn.Module):
+    """Images and directions to logits, to their derivatives in these directions, and to the number of solves of
+    samples that did not converge."""
+
+    def __init__(self, model: ImplicitResNet) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits, tangents, trajectories, solves = rs.push(self.model, images, directions)
+        return logits, tangents, failures(trajectories, logits, solves)
+
+
 class Recorder:
     """Passes as CUDA graphs, one for each shape and mode: a small network is held up by the launches of its kernels.
 
@@ -35,23 +48,25 @@ class Recorder:
     move any more, and those that have not are counted. The last batch of an epoch may be smaller, and has its own.
 
     Arguments:
+        passing: makes a pass of a model, `Pass` or `PushedPass`.
         model: on a GPU.
         steps: of each solve, forward and backward.
     """
 
-    def __init__(self, model: ImplicitResNet, steps: int) -> None:
+    def __init__(self, passing: type[Pass | PushedPass], model: ImplicitResNet, steps: int) -> None:
+        self.passing = passing
         self.model = model
         self.steps = steps
-        self._recorded: dict[object, Callable[[Tensor], Outcome]] = {}
+        self._recorded: dict[object, Callable[..., Any]] = {}
 
-    def __call__(self, images: Tensor) -> Outcome:
-        kind = images.shape, images.requires_grad, self.model.training
+    def __call__(self, *inputs: Tensor) -> Any:
+        kind = tuple((x.shape, x.requires_grad) for x in inputs), self.model.training
         if kind not in self._recorded:
-            example = images.detach().clone().requires_grad_(images.requires_grad)
+            examples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in inputs)
             with never_looking(self.model, self.steps):
-                recorded = torch.cuda.make_graphed_callables(Pass(self.model), (example,))
-            self._recorded[kind] = cast(Callable[[Tensor], Outcome], recorded)
-        return self._recorded[kind](images)
+                recorded = torch.cuda.make_graphed_callables(self.passing(self.model), examples)
+            self._recorded[kind] = cast(Callable[..., Any], recorded)
+        return self._recorded[kind](*inputs)
 
 
 class Scores(nn.Module):
@@ -76,7 +91,8 @@ def never_looking(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     return solved_otherwise(model, blind)
 
 
-def failures(trajectories: Sequence[rs.Trajectory], like: Tensor) -> Tensor:
+def failures(trajectories: Sequence[rs.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
     """How many solves of samples did not converge, as a tensor of no dimension."""
-    failed = [(~solution.converged).sum() for trajectory in trajectories for solution in trajectory.solutions]
+    solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
+    failed = [(~solution.converged).sum() for solution in solutions]
     return torch.stack(failed).sum().to(like) if failed else like.new_zeros(())

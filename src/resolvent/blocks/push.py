@@ -1,0 +1,100 @@
+"""How a small change of the input moves through a network."""
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.theta_block import ThetaBlock
+from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.core.solution import Solution
+from resolvent.schemes.interval import Field, Number
+from resolvent.schemes.scheme import Carry
+
+
+class Pushed(NamedTuple):
+    """The outcome of `push`.
+
+    Attributes:
+        outputs: y, (batch, *image).
+        tangents: dy/dx v, of the same shape.
+        trajectories: of the theta blocks that were passed, in their order.
+        solves: for the tangents, in their order; none where layers are explicit.
+    """
+
+    outputs: Tensor
+    tangents: Tensor
+    trajectories: tuple[Trajectory, ...] = ()
+    solves: tuple[Solution, ...] = ()
+
+
+def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
+    """The outputs of a network and their derivative in the direction v, both of which can be differentiated in turn.
+
+    A step of a theta block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
+
+        dw = dx + theta h F'(w) dw,      dy = dx + h F'(w) dw,
+
+    a step of the same scheme through the linear field F'(w). It is solved like the step itself, and its gradient is
+    found by implicit differentiation, for which first derivatives of the solves are enough: the default
+    `ImplicitAdjoint()` gives exact gradients. All else goes through `torch.func.jvp`, where a solve needs
+    `ImplicitAdjoint(order=2)` for gradients of the tangents.
+
+    Arguments:
+        model: maps (batch, *shape) to (batch, *image), each sample alone. An `nn.Sequential` is followed module by
+            module.
+        x: (batch, *shape).
+        v: like x.
+    """
+    if x.shape != v.shape:
+        raise ValueError(f"the direction must have the shape {tuple(x.shape)} of the inputs, got {tuple(v.shape)}.")
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        pushed = Pushed(x, v)
+        for module in model:
+            outputs, tangents, trajectories, solves = push(module, pushed.outputs, pushed.tangents)
+            pushed = Pushed(outputs, tangents, pushed.trajectories + trajectories, pushed.solves + solves)
+        return pushed
+    if isinstance(model, ThetaBlock) and model.form == "midpoint":
+        with outside_inference(x, v) as (x, v):
+            return _push_through(model, x, v)
+    # torch refuses tensors that are expanded, with one place in memory for several entries.
+    return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+
+
+def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
+    trajectory = block.trajectory(x)
+    theta = block.theta
+    solves: tuple[Solution, ...] = ()
+    # The guess is one for states, not for tangents.
+    walk = dataclasses.replace(block._walk(x, 0.0), guess=None)
+    with frozen_weights(block.field):
+        for n, (start, end) in enumerate(pairwise(trajectory.states)):
+            interval = walk.interval(n)
+            along = _Derivative(block.field, interval.time(theta), start + theta * (end - start))
+            step = block.scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
+            v, solves = step.state, solves + step.solutions
+    return Pushed(trajectory.states[-1], v, (trajectory,), solves)
+
+
+class _Derivative:
+    """v to F'(t, w) v, with t and w given; no more work than F itself."""
+
+    def __init__(self, field: Field, t: Number, w: Tensor) -> None:
+        self.linear_part = getattr(field, "linear_part", None)
+        with torch.enable_grad():
+            w = w if w.requires_grad else w.detach().requires_grad_()
+            image = field(t, w)
+            # F'(w)^T u is linear in u, so that its derivative by u is F'(w).
+            self._u = torch.zeros_like(image, requires_grad=True)
+            (self._pulled,) = torch.autograd.grad(image, w, self._u, create_graph=True)
+
+    def __call__(self, _: Number, v: Tensor) -> Tensor:
+        product: Tensor
+        (product,) = torch.autograd.grad(
+            self._pulled, self._u, v, retain_graph=True, create_graph=torch.is_grad_enabled()
+        )
+        return product

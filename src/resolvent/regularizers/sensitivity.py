@@ -1,0 +1,91 @@
+"""The sensitivity of a network to its inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.blocks.push import Pushed, push
+from resolvent.core.problem import flat
+from resolvent.estimators import Probes
+from resolvent.regularizers.points import check_weights
+
+
+class Sensed(NamedTuple):
+    """The outcome of a pass with a `Sensitivity`.
+
+    Attributes:
+        outputs: of the network.
+        penalty: a tensor of no dimension, to be added to the loss.
+        pushed: the pass itself, see `rs.push`; None where the weight is 0.
+    """
+
+    outputs: Tensor
+    penalty: Tensor
+    pushed: Pushed | None
+
+
+MEASURES = ("square", "variance", "softmax")
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Penalises how much the outputs of a network change with its inputs.
+
+        square:      R = a E 1/d sum_i (J v)_i^2 = a/d |J|_F^2,      J = dy/dx
+        variance:    R = a E 1/d sum_i ((J v)_i - m)^2,      m = 1/d sum_i (J v)_i
+        softmax:     R = a E sum_i p_i ((J v)_i - m)^2,      m = sum_i p_i (J v)_i,      p = softmax(y)
+
+    averaged over the samples, with d outputs and random directions v, one for each sample, drawn anew in each call. For
+    scores of classes only differences count, and "variance" looks at nothing else. "softmax" is, for a = s^2 / 2, what
+    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and as long as y is linear
+    there; it hardly sees samples that are classified with certainty. No input is changed for it, and the derivative is
+    exact, through explicit and implicit layers alike. A step of training takes two to four times as long.
+
+        logits, penalty, _ = rs.regularizers.Sensitivity(0.03, "variance")(model, images)
+        loss = cross_entropy(logits, labels) + penalty
+
+    Arguments:
+        weight: a. With 0 the network is passed as usual.
+        measure: "square", or for scores of classes, (batch, classes), "variance" or "softmax".
+        distribution: of the directions, "gaussian" or "rademacher".
+        generator: where they come from, see `rs.estimators.Probes`.
+
+    Reference: Bishop, Training with noise is equivalent to Tikhonov regularization, 1995; Hoffman, Roberts & Yaida,
+    Robust learning with Jacobian regularization, 2019.
+    """
+
+    weight: float = 1.0
+    measure: str = "square"
+    distribution: str = "gaussian"
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
+        if self.measure not in MEASURES:
+            raise ValueError(f"measure must be one of {MEASURES}, got {self.measure!r}.")
+        Probes(1, self.distribution, self.generator)
+
+    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Sensed:
+        """Pass `x`, (batch, *shape), through a model that `rs.push` can follow."""
+        if not self.weight:
+            outputs = model(x)
+            return Sensed(outputs, outputs.new_zeros(()), None)
+        (v,) = Probes(1, self.distribution, self.generator).draw(x)
+        pushed = push(model, x, v)
+        return Sensed(pushed.outputs, self.of(pushed.outputs, pushed.tangents), pushed)
+
+    def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+        """The penalty for tangents J v that are known already."""
+        rows = flat(tangents)
+        if self.measure == "square":
+            return self.weight * rows.square().mean()
+        if outputs.dim() != 2:
+            raise ValueError(
+                f"measure={self.measure!r} takes scores of classes, (batch, classes), got {tuple(outputs.shape)}."
+            )
+        p = outputs.softmax(1) if self.measure == "softmax" else torch.full_like(rows, 1 / rows.shape[1])
+        deviations = rows - (p * rows).sum(1, keepdim=True)
+        return self.weight * (p * deviations.square()).sum(1).mean()
