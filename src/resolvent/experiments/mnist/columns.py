@@ -69,6 +69,33 @@ TUNED: dict[str, Settings] = {
 }
 """Columns with recipes chosen for accuracy under noise; they are run if they are named, all of them by "tuned"."""
 
+_SMOOTH: Settings = {
+    **_TUNED,
+    "label_smoothing": 0.1,
+    "stem_gain": 0.3,
+    "sensitivity": 0.5,
+    "measure": "softmax",
+}
+
+SMOOTH: dict[str, Settings] = {
+    "explicit-smooth": {"theta": 0.0, **_SMOOTH, "graph_steps": 1},
+    # The best of the recipes that were tried with an explicit network.
+    "explicit-smooth-variance": {
+        "theta": 0.0,
+        **_TUNED,
+        "scale": 1.0,
+        "learning_rate": 1e-2,
+        "stem_gain": 0.3,
+        "sensitivity": 0.03,
+        "measure": "variance",
+        "graph_steps": 1,
+    },
+    "implicit-smooth-0.5": {"theta": 0.5, **_SMOOTH, "graph_steps": 12},
+    "implicit-smooth": {"theta": 1.0, **_SMOOTH, "graph_steps": 16},
+}
+"""Columns that are trained with a penalty on their sensitivity to the input; they are run if they are named, all by
+"smooth"."""
+
 HARDENED: dict[str, Settings] = {
     # One step of an attack: three more would take as long as the rest of the training, three times over.
     f"{name}-{training}": {**TUNED[name], "training": training, "attack_steps": 1}
@@ -76,6 +103,8 @@ HARDENED: dict[str, Settings] = {
     for training in ("noise", "adversarial")
 }
 """Columns that are trained on noisy or on attacked images; they are run if they are named."""
+
+_GROUPS: dict[str, dict[str, Settings]] = {"tuned": TUNED, "smooth": SMOOTH}
 
 _QUICK: Settings = {
     "epochs": 6,
@@ -105,8 +134,8 @@ def configs(
         quick: short training, few columns, few images.
         thetas: columns with these only; one that has no column gets one like the paper's.
         seeds: how many.
-        columns: names, separated by commas, "tuned" among them for all of `TUNED`, or a JSON file,
-            {name: {setting: value, ...}, ...}, in which the setting "base" names a column whose settings are the
+        columns: names, separated by commas, "tuned" and "smooth" among them for all of `TUNED` or `SMOOTH`, or a JSON
+            file, {name: {setting: value, ...}, ...}, in which the setting "base" names a column whose settings are the
             starting point; None takes those of the table.
         data, held_out: see `MnistConfig`.
     """
@@ -119,7 +148,7 @@ def _chosen(columns: str | None, quick: bool, thetas: Sequence[float] | None) ->
     if columns is not None and columns.endswith(".json"):
         found = _from_file(Path(columns))
     elif columns is not None:
-        names = [name for given in columns.split(",") for name in (TUNED if given == "tuned" else [given])]
+        names = [name for given in columns.split(",") for name in _GROUPS.get(given, [given])]
         found = {name: _column(name) for name in names}
     else:
         found = {name: COLUMNS[name] for name in (_QUICK_COLUMNS if quick else COLUMNS)}
@@ -142,7 +171,7 @@ def _from_file(path: Path) -> dict[str, Settings]:
 
 
 def _column(name: str) -> Settings:
-    known = COLUMNS | HARDENED | TUNED
+    known = COLUMNS | TUNED | SMOOTH | HARDENED
     if name not in known:
         raise ValueError(f"there is no column {name!r}: take some of {', '.join(known)}, or a JSON file.")
     return known[name]
