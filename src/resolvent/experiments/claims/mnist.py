@@ -9,9 +9,14 @@ _IMPLICIT = ("theta0.25", "theta0.5", "theta0.75", "theta1")
 _STABLE = ("theta0.5", "theta0.75", "theta1")
 _EXPLICIT = ("explicit-1lip", "explicit-free", "explicit-batchnorm", "explicit-2.5")
 _TUNED = ("explicit-tuned", "explicit-gradient", "explicit-batchnorm-tuned")
+_SMOOTH = ("explicit-smooth", "explicit-smooth-variance")
 _FREE = ("implicit-free", "implicit-free-0.5")
-_RECIPES = (*_FREE, "implicit-tuned", "implicit-tuned-0.5", "implicit-gradient", "implicit-gradient-0.5")
-_ANY = (*_EXPLICIT, *_TUNED)
+_RECIPES = (
+    *_FREE,
+    *("implicit-tuned", "implicit-tuned-0.5", "implicit-gradient", "implicit-gradient-0.5"),
+    *("implicit-smooth", "implicit-smooth-0.5"),
+)
+_ANY = (*_EXPLICIT, *_TUNED, *_SMOOTH)
 
 
 def _found(runs: Runs, metric: str, columns: Sequence[str]) -> list[float]:
