@@ -78,7 +78,15 @@ def test_criteria_are_told_in_words(low, high, text):
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [((1.0,), "1"), ((1.0, 1.0), "1"), ((1.0, 3.0), "2 ± 1"), ((1.0, float("inf")), "1, inf")]
+    ("values", "text"),
+    [
+        ((1.0,), "1"),
+        ((1.0, 1.0), "1"),
+        ((1.0, 3.0), "2 ± 1"),
+        ((40.0, 80.0), "60 ± 30"),
+        ((0.01, 0.02), "0.015 ± 0.007"),
+        ((1.0, float("inf")), "1, inf"),
+    ],
 )
 def test_mean_and_spread_are_told_where_there_are_any(values, text):
     assert spread(values) == text
