@@ -199,6 +199,13 @@ def test_tuned_columns() -> None:
     assert [config.column for config in mixed] == ["theta1", *columns.TUNED]
 
 
+def test_columns_stand_with_their_family() -> None:
+    names = ["own", "implicit-tuned-0.5-noise", "implicit-smooth", "explicit-tuned", "theta0.9", "theta1", "theta0.5"]
+    shown = ["theta0.5", "theta1", "theta0.9", "explicit-tuned", "implicit-smooth", "implicit-tuned-0.5-noise", "own"]
+    assert sorted(names, key=columns.place) == shown
+    assert [columns.family(name) for name in shown] == [0, 0, 0, 1, 2, 3, 4]
+
+
 def test_smooth_columns() -> None:
     found = {config.column: config for config in columns.configs(False, None, 1, columns="smooth")}
     assert list(found) == list(columns.SMOOTH)

@@ -101,7 +101,8 @@ def implicit_resnet18(
 
         images -> conv 7x7, stride 2 -> stage -> conv 3x3, stride 2 -> stage -> ... -> average -> linear -> logits
 
-    Without arguments it is the network that withstood noise best among those with implicit layers: F = G, theta = 1/2.
+    Without arguments it is the network that withstood noise best among those with implicit layers, F = G, theta = 1/2;
+    train it with weight decay and `rs.regularizers.Sensitivity`.
     Train it with weight decay, see the page on image classification.
 
     A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)), or of

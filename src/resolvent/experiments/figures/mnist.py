@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import cast
 
@@ -13,6 +14,7 @@ import resolvent as rs
 from resolvent import plotting
 from resolvent.experiments.figures.grid import grid
 from resolvent.experiments.images import Images, Split
+from resolvent.experiments.mnist.columns import family
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import HARDER, NOISE_SEED, SIGMAS, cell
 from resolvent.experiments.mnist.network import Mnist
@@ -42,9 +44,9 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _noise(columns: Mapping[str, Sequence[Run]]) -> Figure:
-    """Mean accuracy over seeds, with a band of one standard deviation, and a color for each network of a row."""
-    names = list(columns)
-    rows = [names[n : n + len(COLORS)] for n in range(0, len(names), len(COLORS))]
+    """Mean accuracy over seeds, with a band of one standard deviation; a row for each family, as far as colors go."""
+    families = [list(members) for _, members in groupby(columns, family)]
+    rows = [names[n : n + len(COLORS)] for names in families for n in range(0, len(names), len(COLORS))]
     figure, axes = grid(len(rows), 4, 2.0, sharey=True)
     panels = [(part, clamped) for clamped in (False, True) for part in ("train", "held_out")]
     for shown, row in zip(rows, axes, strict=True):

@@ -104,7 +104,10 @@ HARDENED: dict[str, Settings] = {
 }
 """Columns that are trained on noisy or on attacked images; they are run if they are named."""
 
-_GROUPS: dict[str, dict[str, Settings]] = {"tuned": TUNED, "smooth": SMOOTH}
+FAMILIES = (COLUMNS, TUNED, SMOOTH, HARDENED)
+"""Columns that are shown together, in the order in which they are shown."""
+
+_GROUPS = {"tuned": TUNED, "smooth": SMOOTH}
 
 _QUICK: Settings = {
     "epochs": 6,
@@ -144,6 +147,19 @@ def configs(
     return [_config(name, {**settings, **changes}, seed) for seed in range(seeds) for name, settings in chosen.items()]
 
 
+def family(column: str) -> int:
+    """The number of the family that a column is shown with; those of one's own come last."""
+    found = (n for n, columns in enumerate(FAMILIES) if column in columns)
+    return next(found, 0 if column.startswith("theta") else len(FAMILIES))
+
+
+def place(column: str) -> tuple[int, int, str]:
+    """Where a column stands among others."""
+    number = family(column)
+    names = list(FAMILIES[number]) if number < len(FAMILIES) else []
+    return number, names.index(column) if column in names else len(names), column
+
+
 def _chosen(columns: str | None, quick: bool, thetas: Sequence[float] | None) -> dict[str, Settings]:
     if columns is not None and columns.endswith(".json"):
         found = _from_file(Path(columns))
@@ -171,7 +187,7 @@ def _from_file(path: Path) -> dict[str, Settings]:
 
 
 def _column(name: str) -> Settings:
-    known = COLUMNS | TUNED | SMOOTH | HARDENED
+    known = {key: settings for columns in FAMILIES for key, settings in columns.items()}
     if name not in known:
         raise ValueError(f"there is no column {name!r}: take some of {', '.join(known)}, or a JSON file.")
     return known[name]

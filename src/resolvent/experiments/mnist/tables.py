@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import cast
 
+from resolvent.experiments.mnist.columns import place
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import HARDER, SIGMAS, cell
 from resolvent.experiments.mnist.paper import published
@@ -31,11 +32,11 @@ def tables(runs: Sequence[Run]) -> dict[str, Rows]:
 
 
 def by_column(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each column, in the order in which the columns first appear, those of the paper first."""
+    """The runs of each column, family by family, those of the paper first."""
     columns: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (not run.config.name.startswith("theta"), run.config.name)):
+    for run in sorted(runs, key=lambda run: run.config.seed):
         columns.setdefault(cast(MnistConfig, run.config).column, []).append(run)
-    return columns
+    return {column: columns[column] for column in sorted(columns, key=place)}
 
 
 def _accuracies(columns: Mapping[str, Sequence[Run]], part: str, top: int, clamped: bool) -> Rows:
