@@ -85,6 +85,15 @@ def test_pieces_act_on_tangents_in_their_turn() -> None:
     torch.testing.assert_close(rs.push(own, x, v).tangents, difference, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.parametrize("theta", [0.0, 0.5])
+def test_a_field_that_does_not_depend_on_the_state_leaves_tangents_alone(theta: float) -> None:
+    class Wind(rs.fields.Field):
+        def forward(self, t: Any, y: Tensor) -> Tensor:
+            return torch.ones_like(y)
+
+    assert torch.equal(rs.push(block(theta, Wind()), state(0), state(1)).tangents, state(1))
+
+
 def network(**options: Any) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 3), block(0.5, **options), nn.Sequential(nn.Tanh(), block(1.0, **options)))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.core.linearization import gradient
 from resolvent.core.solution import Solution
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
@@ -90,11 +91,7 @@ class _Derivative:
             image = field(t, w)
             # F'(w)^T u is linear in u, so that its derivative by u is F'(w).
             self._u = torch.zeros_like(image, requires_grad=True)
-            (self._pulled,) = torch.autograd.grad(image, w, self._u, create_graph=True)
+            self._pulled = gradient(image, w, self._u, create_graph=True)
 
     def __call__(self, _: Number, v: Tensor) -> Tensor:
-        product: Tensor
-        (product,) = torch.autograd.grad(
-            self._pulled, self._u, v, retain_graph=True, create_graph=torch.is_grad_enabled()
-        )
-        return product
+        return gradient(self._pulled, self._u, v, create_graph=torch.is_grad_enabled())
