@@ -73,7 +73,8 @@ def lotka_volterra(theta: float, device: str, training: int = 150) -> Task:
 def resnet(theta: float, device: str, count: int = 128) -> Task:
     """The residual network for MNIST, on random images of its size."""
     torch.manual_seed(0)
-    model = rs.models.implicit_resnet18(theta, channels=8, normalization="bounded", scale=SCALE).to(device)
+    model = rs.models.implicit_resnet18(theta, channels=8, normalization="bounded", scale=SCALE, stem_gain=1.0)
+    model = model.to(device)
     batch = (torch.rand(count, 1, 28, 28, device=device), torch.randint(10, (count,), device=device))
 
     def loss(model: Any, batch: Any) -> Tensor:

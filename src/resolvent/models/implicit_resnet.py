@@ -93,7 +93,7 @@ def implicit_resnet18(
     steps: int = 1,
     step_size: float = 1.0,
     init: str = "xavier",
-    stem_gain: float = 1.0,
+    stem_gain: float = 0.3,
     stopping: Stopping | None = None,
     **block: Any,
 ) -> ImplicitResNet:
@@ -102,8 +102,7 @@ def implicit_resnet18(
         images -> conv 7x7, stride 2 -> stage -> conv 3x3, stride 2 -> stage -> ... -> average -> linear -> logits
 
     Without arguments it is the network that withstood noise best among those with implicit layers, F = G, theta = 1/2;
-    train it with weight decay and `rs.regularizers.Sensitivity`.
-    Train it with weight decay, see the page on image classification.
+    train it with weight decay and `rs.regularizers.Sensitivity`, see the page on models.
 
     A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)), or of
     gradient flows F(y) = -K^T relu(K y + b), K a convolution to twice the channels, which has as many weights and
@@ -141,7 +140,7 @@ def implicit_resnet18(
         steps: of each layer, which share its weights.
         step_size: h, of each step.
         init: see `rs.fields.initialise`.
-        stem_gain: multiplies the initial weights of the first convolution.
+        stem_gain: multiplies the initial weights of the first convolution; 1 is the usual start.
         stopping: of the solves; None takes a relative tolerance of 1e-3, which is enough for training in float32.
         block: solver, adjoint, memory, on_failure, guess, reuse, form and learn_theta, as for `ThetaBlock`.
 
