@@ -78,6 +78,20 @@ def test_the_linear_part_of_a_field_is_one_of_its_derivative() -> None:
     torch.testing.assert_close(rs.push(own, x, v).tangents, difference, rtol=1e-6, atol=1e-8)
 
 
+def test_normalised_weights_are_computed_once() -> None:
+    """In training each computation moves the norms on, and the tangents would be those of another network."""
+    own = block(0.5, rs.fields.Bounded(rs.fields.MLP(3, 4, 1, bound=1.0), -2.0, 0.5), mode="sequential").train()
+    computed = []
+    for module in own.modules():
+        if "spectral" in type(module).__module__:
+            module.register_forward_hook(lambda *_: computed.append(1))
+    own(state(0))
+    once = len(computed)
+    assert once > 0
+    rs.push(own, state(0), state(1))
+    assert len(computed) == 2 * once
+
+
 def test_pieces_act_on_tangents_in_their_turn() -> None:
     own = block(0.5, rs.fields.Piecewise([Swirl(), rs.Autonomous(nn.Linear(3, 3), rowwise=True), Swirl()], 1.5))
     x, v, step = state(0), state(1), 1e-6

@@ -276,6 +276,7 @@ def test_columns_from_a_file(tmp_path: Path) -> None:
         ({"solver": "guess"}, "'guess'"),
         ({"held_out": "train"}, "'train'"),
         ({"normalization": "batch", "theta": 0.0, "alpha_div": 0.1}, "couples samples"),
+        ({"normalization": "batch", "theta": 0.0, "alpha_div": 0.0, "sensitivity": 0.1}, "couples samples"),
         ({"attack_norm": "l1", "training": "adversarial"}, "'l1'"),
     ],
 )

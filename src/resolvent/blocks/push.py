@@ -67,16 +67,18 @@ def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
 
 
 def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
-    trajectory = block.trajectory(x)
-    theta = block.theta
+    scheme = block.scheme
+    theta = scheme.theta
     solves: tuple[Solution, ...] = ()
     # The guess is one for states, not for tangents.
     walk = dataclasses.replace(block._walk(x, 0.0), guess=None)
+    # Around both: tangents are those of the very weights that the states were found with.
     with frozen_weights(block.field):
+        trajectory = block.trajectory(x)
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
             interval = walk.interval(n)
             along = _Derivative(block.field, interval.time(theta), start + theta * (end - start))
-            step = block.scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
+            step = scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
             v, solves = step.state, solves + step.solutions
     return Pushed(trajectory.states[-1], v, (trajectory,), solves)
 

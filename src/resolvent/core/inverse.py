@@ -55,7 +55,7 @@ class Inverse(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         inverse, _, _, link, *tensors = inputs
-        ctx.inverse, ctx.given = inverse, link is not None
+        ctx.inverse = inverse
         link = output if link is None else link
         ctx.save_for_backward(link, *tensors)
         ctx.save_for_forward(link, *tensors)

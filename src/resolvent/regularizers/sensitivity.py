@@ -12,6 +12,8 @@ from resolvent.core.problem import flat
 from resolvent.estimators import Probes
 from resolvent.regularizers.points import check_weights
 
+MEASURES = ("square", "variance", "softmax")
+
 
 class Sensed(NamedTuple):
     """The outcome of a pass with a `Sensitivity`.
@@ -25,9 +27,6 @@ class Sensed(NamedTuple):
     outputs: Tensor
     penalty: Tensor
     pushed: Pushed | None
-
-
-MEASURES = ("square", "variance", "softmax")
 
 
 @dataclass(frozen=True)

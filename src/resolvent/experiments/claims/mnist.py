@@ -97,7 +97,7 @@ CLAIMS = (
         0.8,
         ("implicit-smooth-0.5",),
         ("explicit-smooth",),
-        "With one and the same penalty on sensitivity they withstand the strongest noise better (asked afterwards).",
+        "With the same penalty on sensitivity they withstand the strongest noise better (asked after seeing the data).",
         3.0,
     ),
     _best("held_out", 0.0, _RECIPES, "Targets for 1,000 clean images:", "best of implicit recipes", 94.0),

@@ -34,7 +34,7 @@ class MnistConfig(Config):
         solver: "auto", "anderson", "newton-krylov" or "picard".
         rtol: of the solves.
         graph_steps: if it is not 0, training on a GPU replays its passes as CUDA graphs, with that many steps of each
-            solve; with a penalty they are made as usual.
+            solve; with a penalty on the fields they are made as usual.
 
         batch_size: of training.
         schedule: of the learning rate: "plateau" (0.7 after 10 epochs without progress), "onecycle" or "constant".
@@ -111,8 +111,8 @@ class MnistConfig(Config):
             raise ValueError(f"graph_steps must be 0 or more, got {self.graph_steps}.")
         if self.held_out not in ("validation", "test"):
             raise ValueError(f"held_out must be validation or test, got {self.held_out!r}.")
-        if self.normalization == "batch" and (self.alpha_div or self.alpha_jac):
-            raise ValueError("batch normalisation couples samples, which makes a penalty on the field meaningless.")
+        if self.normalization == "batch" and (self.alpha_div or self.alpha_jac or self.sensitivity):
+            raise ValueError("batch normalisation couples samples, which makes a penalty on derivatives meaningless.")
 
     @property
     def name(self) -> str:
