@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from resolvent.core.judge import Judge, Progress
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.core.linear_problem import LinearProblem, error_equation
+from resolvent.core.problem import Problem, per_sample, rms, select
 from resolvent.core.solution import Solution, Status
 from resolvent.core.solver import Solver, State
 from resolvent.core.stopping import Stopping
@@ -21,6 +22,10 @@ _NO_STALL = 4
 _WORTH_DROPPING, _WORTH_DROPPING_ON_DEVICE = 1 << 14, 1 << 22
 # Mostly all samples converge, which takes few operations to ask a device for; whether some gave up is asked so rarely.
 _RARELY = 4
+# Far from home: the accuracy of the estimated error and the most steps for it, and the largest error beside the value.
+_ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
+# The residual that rounding leaves in a linear system is about so many roundings of its terms.
+_ROUNDINGS = 4.0
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
@@ -81,31 +86,64 @@ def iterate(
     active: Tensor | None = None,
     rtol: Tensor | None = None,
     before: State | None = None,
+    home: Tensor | None = None,
 ) -> tuple[Progress, State | None]:
     """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
 
     `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
-    from a recurrence are believed. `before` is what the solver learned in an earlier solve. Returns what is known of
-    every sample, and the last state, if it is one of the whole batch.
+    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `home` is that of the solve
+    before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of the
+    whole batch.
     """
     judge = Judge(problem, solver, stopping, rtol)
     looks = stopping.looks(w.device)
     span = range(stopping.max_steps or solver.max_steps)
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
-    progress = judge.begin(problem, state, active, looks(0))
+    first = state.norm
+    progress = judge.begin(problem, state, active, looks(0), home)
     state = _run(problem, solver, judge, looks, state, progress, span)
     judge.end(progress)
-    if solver.estimates and rtol is None and not stopping.blind:
+    if stopping.blind or progress.unanimous:
+        return progress, state
+    if solver.estimates and rtol is None:
         _confirm(problem, solver, judge, looks, progress, span)
+    if progress.home is not None and any_true(progress.far):
+        _send_home(problem, solver, progress, w, first)
+    if isinstance(problem, LinearProblem) and rtol is None and not progress.settled:
+        _accept_rounding(problem, progress)
     return progress, state
+
+
+def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
+    """No method gets below the rounding of the terms, eps (|A| |u| + |g|): whoever stopped there has converged."""
+    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
+    progress.status = torch.where(progress.residual <= floor, Status.CONVERGED.value, progress.status)
+    progress.look()
+
+
+def _send_home(problem: Problem, solver: Solver, progress: Progress, w: Tensor, first: Tensor) -> None:
+    """Far from home a sample has converged only if the error that follows from its residual is small beside it. The
+    others have diverged, and are put back to where they began: at w, with the residuals `first`."""
+    far = progress.far
+    system = error_equation(problem.detach(), progress.value.detach())
+    linear, start = solver.linear_solver(system), torch.zeros_like(progress.value)
+    with torch.no_grad():
+        tolerance = torch.full_like(progress.residual, _ROUGHLY)
+        error, _ = iterate(system, linear, Stopping(max_steps=_MOST_STEPS), start, active=far, rtol=tolerance)
+        known = rms(system.defect(error.value)) <= 2 * _ROUGHLY * rms(system.b)
+        lost = far & ~(known & (rms(error.value) <= _LARGEST_ERROR * rms(progress.value)))
+    progress.value = select(~lost, progress.value, w)
+    progress.residual = torch.where(lost, first, progress.residual)
+    progress.status = progress.status.masked_fill(lost, Status.DIVERGED.value)
+    progress.look()
 
 
 def _confirm(problem: Problem, solver: Solver, judge: Judge, looks: Looks, progress: Progress, span: range) -> None:
     """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
     for attempt in range(_CONFIRMATIONS):
-        progress.residual = rms(problem.defect(progress.value))
+        first = progress.residual = rms(problem.defect(progress.value))
         promised = progress.status == Status.CONVERGED
-        wrong = promised & ~(progress.residual <= judge.tolerance(progress.scale, progress.value))
+        wrong = promised & ~(progress.residual <= judge.tolerance(progress, State(w=progress.value, norm=first)))
         if not any_true(wrong):
             progress.settled = progress.settled or all_true(promised)
             return
@@ -132,7 +170,7 @@ def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse
         if settled or stopping.blind:
             break
         unsolved = done.status != Status.CONVERGED.value
-        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved)
+        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, home=done.home)
         state, used = None, index + 1
         done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
         done.residual = torch.where(unsolved, more.residual, done.residual)

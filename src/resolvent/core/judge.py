@@ -1,4 +1,17 @@
-"""Who has converged, and what became of the others: the fate of every sample after every step."""
+"""Convergence: the status of every sample after each step.
+
+A sample has converged when its residual is within the tolerance of `Stopping`, which is relative to max(|b|, |w|). The
+size of w counts because rounding alone leaves a residual of that relative size. It must not be *earned*: where an
+equation has no solution, w can run away until any residual is small beside it. So an iterate is called **far from home**
+where it is much larger than b, the first guess and the first residual together, and there a small relative residual is
+no evidence of a solution. A far sample converges only if
+
+1. its residual is small beside what the solve began with, or at the rounding of w, and
+2. the error that follows from it, A^{-1} (r + rounding) with A = I - tau F'(w), is at most half of w.
+
+At a pole A is singular, the error is infinite, and the sample has diverged. A large solution that is well conditioned
+passes: with |A^{-1}| eps below one half, rounding leaves an error of less than half of w in every precision.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,6 +27,11 @@ from resolvent.core.transforms import all_true, whole
 
 # The least fall of the residual that counts as progress.
 _PROGRESS = 0.999
+# Far from home is an iterate so many times as large as all that the solve began with, or fewer where the tolerance is
+# loose: the tolerance that its size earns is to stay below this fraction of what the solve began with.
+_FAR, _LEAST_FAR, _EVIDENCE = 10.0, 2.0, 0.05
+# The residual of an iterate far from home has to fall to this many roundings of its size.
+_ROUNDINGS = 4.0
 
 
 @dataclass
@@ -21,7 +39,7 @@ class Progress:
     """What is known of every sample so far. All fields have a row per sample.
 
     Attributes:
-        value, residual: the best iterate, and its residual.
+        value, residual: the best iterate, and its residual; the last one where the sample has converged.
         status: of `Status` codes; a sample whose residual is not finite counts as diverged until the end.
         steps: how many the sample took.
         last: the residual of the last iterate.
@@ -29,7 +47,10 @@ class Progress:
         reference: the residual that progress is measured against.
         idle: steps since there was progress.
         scale: the length of b.
+        home: the length beyond which an iterate is far from home; None where that cannot happen.
         tolerance: for the last residual.
+        size: the length of the last iterate.
+        unanimous: whether all samples were seen to converge at one look, and none far from home.
         settled: whether all samples are known to have converged.
         finished: whether all samples are known to be done, one way or the other.
     """
@@ -43,13 +64,22 @@ class Progress:
     reference: Tensor
     idle: Tensor
     scale: Tensor
+    home: Tensor | None
     tolerance: Tensor
+    size: Tensor
+    unanimous: bool = False
     settled: bool = False
     finished: bool = False
 
     @property
     def running(self) -> Tensor:
         return self.status == Status.RUNNING.value
+
+    @property
+    def far(self) -> Tensor:
+        """(batch,), samples that claim convergence far from home."""
+        assert self.home is not None
+        return (self.status == Status.CONVERGED.value) & (length(self.value) > self.home)
 
     def look(self) -> None:
         """Asks the device, once, for both."""
@@ -59,7 +89,8 @@ class Progress:
 
 
 class Judge:
-    """Decides the fate of every sample after every step. An `rtol` of its own, (batch,), is relative to |b| alone.
+    """Decides the status of every sample after every step. If `rtol` (batch,) is given, it replaces that of `Stopping`
+    and is relative to |b|.
 
     On small systems these decisions cost as much as the solver, so there are no more operations than it takes.
     """
@@ -67,34 +98,52 @@ class Judge:
     def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
         # For lengths, which are root mean squares times this: they are compared with no division.
         ratio = math.sqrt(max(problem.size, 1))
+        self.ratio = ratio
         self.own = None if rtol is None else rtol / ratio
-        self.rtol = stopping.relative(problem.precision) / ratio
+        relative = stopping.relative(problem.precision)
+        self.rtol = relative / ratio
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.atol = torch.full((), atol, dtype=problem.b.dtype)
+        self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
+        self.far = min(_FAR, max(_LEAST_FAR, _EVIDENCE / relative)) if relative > 0 else _FAR
+        # A linear system is solved to a residual relative to its right-hand side and has no home to leave.
+        self.can_leave = not problem.linear
         self.patience = stopping.patience
         self.divergence = stopping.divergence
         self.blind = stopping.blind
         # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
         self.last_counts = solver.monotone or stopping.blind
 
-    def tolerance(self, scale: Tensor, w: Tensor) -> Tensor:
-        """NaN where it would be infinite: nothing is within that."""
-        if self.own is None:
-            within = torch.add(self.atol, torch.maximum(scale, length(w)), alpha=self.rtol)
+    def tolerance(self, progress: Progress, state: State) -> Tensor:
+        """For the residual of an iterate. NaN where it would be infinite: nothing is within that."""
+        size = progress.size = length(state.w)
+        if self.own is not None:
+            within = self.own * progress.scale + self.atol
+        elif progress.home is None:
+            within = torch.add(self.atol, torch.maximum(progress.scale, size), alpha=self.rtol)
         else:
-            within = self.own * scale + self.atol
+            earned = torch.add(self.atol, torch.clamp(size, progress.scale, progress.home), alpha=self.rtol)
+            within = torch.maximum(earned, self.rounding * size)
+        if state.floor is not None:
+            within = torch.maximum(within, state.floor)
         return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
-    def begin(self, problem: Problem, state: State, active: Tensor | None, look: bool) -> Progress:
+    def begin(
+        self, problem: Problem, state: State, active: Tensor | None, look: bool, home: Tensor | None = None
+    ) -> Progress:
         norm, scale = state.norm, length(problem.b)
-        tolerance = self.tolerance(scale, state.w)
         steps = torch.zeros_like(norm, dtype=torch.int32)
-        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, tolerance)
-        converged = norm <= tolerance
+        if home is None and self.can_leave:
+            largest = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm)
+            # What is not finite is no home; nor is it one that can be left.
+            home = (self.far * largest).nan_to_num(nan=torch.inf)
+        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, home, norm, norm)
+        progress.tolerance = self.tolerance(progress, state)
+        converged = norm <= progress.tolerance
         if look and self._unanimous(progress, converged):
             return progress
-        progress.limit = self.divergence * torch.maximum(norm, tolerance)
+        progress.limit = self.divergence * torch.maximum(norm, progress.tolerance)
         progress.status = self._verdict(progress, converged, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
@@ -103,7 +152,7 @@ class Judge:
     def update(self, progress: Progress, state: State, running: Tensor, look: bool) -> None:
         norm = state.norm
         progress.steps = progress.steps + running
-        progress.last, progress.tolerance = norm, self.tolerance(progress.scale, state.w)
+        progress.last, progress.tolerance = norm, self.tolerance(progress, state)
         converged = norm <= progress.tolerance
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
         if look and self._unanimous(progress, converged):
@@ -112,17 +161,19 @@ class Judge:
         if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
-            better = norm < progress.residual  # Never for a finished sample, since it does not move.
-            progress.value = select(better, state.w, progress.value)
-            progress.residual = torch.where(better, norm, progress.residual)
+            # The status is a fact about the value: who converges keeps the iterate that did.
+            keep = running & (converged | (norm < progress.residual))
+            progress.value = select(keep, state.w, progress.value)
+            progress.residual = torch.where(keep, norm, progress.residual)
         progress.status = torch.where(running, self._verdict(progress, converged, state), progress.status)
 
     def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
-        """Whether all samples have converged, which is how most solves end: there is nothing to judge then."""
-        progress.settled = progress.finished = all_true(converged)
-        if progress.settled:
+        """Whether all samples have converged near home, which is how most solves end: nothing is left to judge then."""
+        near = converged if progress.home is None else converged & (progress.size <= progress.home)
+        progress.unanimous = progress.settled = progress.finished = all_true(near)
+        if progress.unanimous:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
-        return progress.settled
+        return progress.unanimous
 
     def _verdict(self, progress: Progress, converged: Tensor, state: State) -> Tensor:
         """Of samples that were running."""
@@ -147,5 +198,8 @@ class Judge:
         if progress.settled:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
+        if self.blind and progress.home is not None:
+            # Without a look at the data the error cannot be estimated.
+            status = status.masked_fill(progress.far, Status.DIVERGED.value)
         lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)

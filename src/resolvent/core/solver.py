@@ -18,12 +18,15 @@ class State:
         norm: (batch,), the root mean square of its defect.
         broken: (batch,), samples whose method cannot go on; None where that cannot happen.
         matrix: (batch, n, n), I - tau F'(w), where the solver has it.
+        floor: (batch,), the residual that the rounding of the equation's terms leaves, where the solver knows it. No
+            method gets below it, and none is asked to.
     """
 
     w: Tensor
     norm: Tensor
     broken: Tensor | None = None
     matrix: Tensor | None = None
+    floor: Tensor | None = None
 
 
 class Solver(ABC):
