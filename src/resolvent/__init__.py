@@ -14,11 +14,12 @@ from resolvent.blocks import (
     make_implicit,
     push,
 )
-from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
-from resolvent.core.problem import Problem, Rowwise
-from resolvent.core.solution import Solution, Status, Work
-from resolvent.core.solver import Solver, State
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent.equation.function import rowwise
+from resolvent.equation.problem import Problem
+from resolvent.equation.solution import Solution, Status, Work
+from resolvent.equation.solver import Solver, State
+from resolvent.equation.stopping import Stopping
 from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
 from resolvent.solvers.anderson import Anderson

@@ -47,10 +47,10 @@ class Forced(fields.Field):
         return -self._force(t, y) * torch.tanh(y @ self.matrix.mT)
 
     @property
-    def with_jacobian(self):
-        return self._with_jacobian
+    def value_and_jacobian(self):
+        return self._value_and_jacobian
 
-    def _with_jacobian(self, t: float | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_and_jacobian(self, t: float | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         force, value = self._force(t, y), torch.tanh(y @ self.matrix.mT)
         return -force * value, -(force * (1 - value**2)).unsqueeze(-1) * self.matrix
 
@@ -116,7 +116,7 @@ class Cubic(fields.Field):
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
         return -(y**3)
 
-    with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
+    value_and_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
 
 
 def test_harder_data_are_solved_as_usual_and_teach_the_number_of_steps() -> None:
@@ -162,7 +162,7 @@ def test_failure_is_as_loud() -> None:
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return y**2 + 1
 
-        with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(2 * y)))
+        value_and_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(2 * y)))
 
     with pytest.raises(rs.ConvergenceError, match="did not converge"):
         ThetaBlock(Rootless(), 1.0, 4, 4.0, mode="compiled")(torch.ones(2, 1))

@@ -61,7 +61,7 @@ def test_one_failing_sample_leaves_the_others_alone() -> None:
 
 
 def test_every_status_has_a_meaning_and_advice() -> None:
-    from resolvent.core.failure import _ADVICE
+    from resolvent.equation.failure import _ADVICE
 
     assert all(status.meaning for status in rs.Status)
     assert set(_ADVICE) == set(rs.Status) - {rs.Status.RUNNING, rs.Status.CONVERGED}

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.problem import rms
+from resolvent.equation.norms import rms
 from resolvent.schemes import Carry, Interval, Solving, Theta
 from schemes.catalogue import SHARP, Linear
 

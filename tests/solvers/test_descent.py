@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.problem import Problem
+from resolvent.equation.problem import Problem
 from resolvent.solvers.descent import _objective
 from resolvent.solvers.line_search import LineSearch, search
 

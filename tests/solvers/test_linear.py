@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.iterate import solve
-from resolvent.core.linear_problem import LinearProblem
-from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem
+from resolvent.equation.loop import solve
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.problem import Problem
 
 METHODS = [rs.DenseLU(), rs.GMRES(), rs.GMRES(restart=4), rs.BiCGStab(), rs.Neumann()]
 

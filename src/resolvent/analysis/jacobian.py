@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import from_rows, gradient
+from resolvent.equation.linearization import from_rows, gradient
 from resolvent.fields import Time
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import flat
+from resolvent.equation.norms import flat
 from resolvent.spectral.power import generic_vector
 
 LinearMap = Callable[[Tensor], Tensor]

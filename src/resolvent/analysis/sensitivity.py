@@ -11,7 +11,7 @@ from resolvent.blocks import Block
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights
-from resolvent.core.adjoint import ImplicitAdjoint
+from resolvent.equation.adjoint import ImplicitAdjoint
 from resolvent.schemes.interval import Number
 
 

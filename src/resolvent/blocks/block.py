@@ -13,10 +13,10 @@ from resolvent.blocks.pieces import right_end
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.adjoint import Adjoint
-from resolvent.core.failure import POLICIES
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.failure import POLICIES
+from resolvent.equation.solver import Solver
+from resolvent.equation.stopping import Stopping
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme

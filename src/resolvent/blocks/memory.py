@@ -8,10 +8,10 @@ from torch import Tensor
 from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.blocks.walk import Walk
-from resolvent.core.adjoint import UnrolledAdjoint
-from resolvent.core.solution import Solution
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import transforming
+from resolvent.equation.adjoint import UnrolledAdjoint
+from resolvent.equation.solution import Solution
+from resolvent.equation.stopping import Stopping
+from resolvent.equation.torch_func import transforming
 
 States = tuple[list[Tensor], list[Solution]]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.linearization import gradient
-from resolvent.core.solution import Solution
+from resolvent.equation.linearization import gradient
+from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, with_weights
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError, DerivativeOrderError
 from resolvent.schemes.scheme import Carry
 

@@ -9,10 +9,10 @@ from resolvent.blocks.attempts import Attempts
 from resolvent.blocks.block import Block
 from resolvent.blocks.compiled import Compiled
 from resolvent.blocks.memory import Memory, Store
-from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, UnrolledAdjoint
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import forward_mode, transforming
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, UnrolledAdjoint
+from resolvent.equation.solver import Solver
+from resolvent.equation.stopping import Stopping
+from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.fields import Bounded
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Number
@@ -54,7 +54,7 @@ class ThetaBlock(Block):
             groups of less than three layers are not made, and one that has failed is left out of some passes.
             "compiled" is parallel with the whole solve and its derivative compiled by `torch.compile`, for small
             systems again several times as fast, after some seconds for each new batch size; first derivatives only,
-            from a graph that can be walked once, and for fields whose `with_jacobian` is known, such as
+            from a graph that can be walked once, and for fields whose `value_and_jacobian` is known, such as
             `rs.fields.MLP`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks.
@@ -129,7 +129,7 @@ class ThetaBlock(Block):
 
     def _compile_obstacle(self) -> str | None:
         """What keeps the solve for all layers from being compiled."""
-        if getattr(self.field, "with_jacobian", None) is None:
+        if getattr(self.field, "value_and_jacobian", None) is None:
             return f"is compiled for a field with a Jacobian in closed form; {type(self.field).__name__} has none"
         if self.solving.adjoint not in (None, ImplicitAdjoint()):
             return f"is compiled with first derivatives by rs.ImplicitAdjoint() alone, got {self.solving.adjoint}"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from resolvent.core import transforms
+from resolvent.equation import transforms
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import dot
+from resolvent.equation.norms import dot
 from resolvent.estimators.hutchpp import deflated_trace
 from resolvent.estimators.jacobian import Field, Jacobian, Time
 from resolvent.estimators.probes import Probes

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import dot, flat
+from resolvent.equation.norms import dot, flat
 from resolvent.estimators.jacobian import Jacobian
 from resolvent.estimators.probes import Probes
 

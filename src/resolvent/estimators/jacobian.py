@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import flat
-from resolvent.core.transforms import outside_inference
+from resolvent.equation.norms import flat
+from resolvent.equation.torch_func import outside_inference
 
 Field = Callable[..., Tensor]
 Time = float | Tensor | None

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_factorized
-from resolvent.core.problem import Problem, per_sample, rms
+from resolvent.equation.linearization import evaluate_with_matrix, factorize, solve_factorized
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import Problem
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # How far a step may go, relative to the size of the unknowns.

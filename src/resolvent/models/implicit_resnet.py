@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks import ThetaBlock, Trajectory
-from resolvent.core.stopping import Stopping
+from resolvent.equation.stopping import Stopping
 from resolvent.fields import Piecewise, initialise
 from resolvent.models.layer_field import LayerField
 from resolvent.spectral import spectral_norm

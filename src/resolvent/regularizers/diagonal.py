@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
-from resolvent.core.problem import flat
+from resolvent.equation.norms import flat
 from resolvent.estimators import Probes, diagonal
 from resolvent.regularizers.points import check_stage, check_weights, points
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
-from resolvent.core.problem import dot
+from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_stage, check_weights, points
 
 Field = Callable[[Tensor, Tensor], Tensor]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, flat, per_sample, rms, select
-from resolvent.core.solver import State
+from resolvent.equation.norms import flat, per_sample, rms, select
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 from resolvent.solvers.safeguard import SHORTEN, Best

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import solve_factorized
-from resolvent.core.problem import Problem, flat, per_sample, rms
-from resolvent.core.solver import State
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 
 
@@ -38,28 +38,19 @@ class DenseLU(LinearSolver):
     max_steps = 2
 
     def init(self, problem: Problem, w: Tensor) -> DenseState:
-        linearization = as_linear(problem, self).linearization
-        usable = linearization.factors()[2]
-        r = problem.b - self._product(problem, w)
-        return DenseState(w=w, norm=rms(r), broken=~usable, r=r)
+        r = as_linear(problem, self).defect_by_matrix(w)
+        return DenseState(w=w, norm=rms(r), r=r)
 
     def step(self, problem: Problem, state: DenseState, running: Tensor) -> DenseState:
         system = as_linear(problem, self)
-        factors, pivots, _ = system.linearization.factors()
-        moved = state.w + solve_factorized(factors, pivots, state.r, system.transposed)
-        w = torch.where(per_sample(running, moved), moved, state.w)
-        r = problem.b - self._product(problem, w)
+        matrix = system.linearization.matrix()
+        correction, usable = matrix.solve(state.r, system.transposed)
+        w = torch.where(per_sample(running & usable, state.w), state.w + correction, state.w)
+        r = system.defect_by_matrix(w)
         eps = torch.finfo(w.dtype).eps
-        reach, right = torch.linalg.matrix_norm(system.linearization.matrix()) * rms(w), rms(problem.b)
+        reach, right = matrix.norm() * rms(w), rms(problem.b)
         hopeless = 10 * eps * reach > right
         floor = torch.where(hopeless, 0.0, _ROUNDINGS * eps * (reach + right))
         norm = torch.where(hopeless & running, torch.inf, rms(r))
-        broken = torch.ones_like(hopeless) if state.count > 0 else hopeless
+        broken = torch.ones_like(hopeless) if state.count > 0 else hopeless | ~usable
         return DenseState(w=w, norm=norm, broken=broken, floor=floor, r=r, count=state.count + 1)
-
-    def _product(self, problem: Problem, w: Tensor) -> Tensor:
-        system = as_linear(problem, self)
-        matrix = system.linearization.matrix()
-        if system.transposed:
-            matrix = matrix.transpose(1, 2)
-        return (matrix @ flat(w)[:, :, None]).reshape(w.shape)

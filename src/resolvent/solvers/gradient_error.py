@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.core.adjoint import Adjoint, ImplicitAdjoint
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
+from resolvent.equation.solver import Solver
+from resolvent.equation.stopping import Stopping
 from resolvent.solvers.resolve import resolve
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from resolvent.blocks import Block
-from resolvent.core.adjoint import ImplicitAdjoint
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import ImplicitAdjoint
+from resolvent.equation.stopping import Stopping
 from resolvent.schemes.solving import Solving
 
 

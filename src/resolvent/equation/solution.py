@@ -1,6 +1,6 @@
 """What a solve gives back."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from resolvent.core.solver import Solver, State
+    from resolvent.equation.matrix import Matrix
+    from resolvent.equation.solver import Solver, State
 
 
 class Status(IntEnum):
@@ -46,6 +47,9 @@ class Work:
     vjps: int = 0
     jvps: int = 0
 
+    def plus(self, other: "Work") -> "Work":
+        return Work(self.evaluations + other.evaluations, self.vjps + other.vjps, self.jvps + other.jvps)
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -56,11 +60,11 @@ class Solution:
         status: (batch,) of `Status` codes.
         residual: (batch,), root mean square of w - b - tau F(w).
         steps: (batch,), steps this sample took.
-        stage: (batch,), index into `solvers` of the one that had the sample last.
+        solver_index: (batch,), index into `solvers` of the one that had the sample last.
         solvers: the solvers that were tried, in order; more than one only where a fallback was needed.
         evaluations, vjps, jvps: calls of F, and of products with its transposed and its plain Jacobian.
-        settled: whether all samples converged; known without another look at the device.
-        matrix: (batch, n, n), the dense I - tau F'(value), where the solver had it at hand.
+        all_converged: whether all samples did; known without another wait for the device.
+        matrix: I - tau F'(value), where the solver had it at hand.
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
     """
 
@@ -68,17 +72,12 @@ class Solution:
     status: Tensor
     residual: Tensor
     steps: Tensor
-    stage: Tensor
+    solver_index: Tensor
     solvers: "tuple[Solver, ...]"
     work: Work = field(repr=False)
-    settled: bool = False
-    matrix: Tensor | None = field(default=None, repr=False)
+    all_converged: bool = False
+    matrix: "Matrix | None" = field(default=None, repr=False)
     state: "State | None" = field(default=None, repr=False)
-
-    def after(self, first: "Solution") -> "Solution":
-        """This one, with what an earlier solve for the same had cost added to it."""
-        costs = (getattr(self.work, f.name) + getattr(first.work, f.name) for f in fields(Work))
-        return replace(self, steps=self.steps + first.steps, work=Work(*costs))
 
     @property
     def converged(self) -> Tensor:
@@ -107,3 +106,27 @@ class Solution:
             f"at most {int(self.steps.max()) if self.steps.numel() else 0} steps, worst residual {worst:.1e}, "
             f"{self.evaluations} evaluations, {self.vjps} vjps, {self.jvps} jvps)"
         )
+
+
+def joined(
+    group: Solution, good: Tensor, value: Tensor | None, bad: Tensor, own: Solution, first: bool
+) -> Solution:
+    """The solution of one layer, of which the samples `good` were solved for in a `group` of layers, with the value
+    given, and the samples `bad` on their `own`. The steps of the group count in its first layer."""
+    order = torch.cat([good, bad]).argsort()
+
+    def merge(quick: Tensor, slow: Tensor) -> Tensor:
+        return torch.cat([quick, slow])[order]
+
+    zeros = torch.zeros_like(group.steps[good])
+    steps = (group.steps[good], own.steps + group.steps[bad]) if first else (zeros, own.steps)
+    return Solution(
+        value=own.value[order] if value is None else merge(value, own.value),
+        status=merge(group.status[good], own.status),
+        residual=merge(group.residual[good], own.residual),
+        steps=merge(*steps),
+        solver_index=merge(zeros, own.solver_index + 1),
+        solvers=(*group.solvers, *own.solvers),
+        work=own.work.plus(group.work) if first else own.work,
+        all_converged=own.all_converged,
+    )

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import coupled_jacobian
-from resolvent.core.problem import per_sample, rms
+from resolvent.blocks.strategies.all_together import state_weights
+from resolvent.equation.matrix import BlockTriangular
+from resolvent.equation.norms import per_sample, rms
 from resolvent.schemes.interval import Number
 from resolvent.solvers.newton import SUFFICIENT
 
@@ -23,27 +24,24 @@ class Group(NamedTuple):
         h: the step.
         theta: of the layers.
         rtol, atol: for the residual of a sample, see `Stopping`.
-        state_rtol, state_atol: for the error of its states.
     """
 
     field: Any
     times: Number
     h: Number
-    theta: Number
+    theta: float
     rtol: float
     atol: float
-    state_rtol: float
-    state_atol: float
 
 
-class Attempt(NamedTuple):
-    """What came of it.
+class GroupResult(NamedTuple):
+    """What was found.
 
     Attributes:
         states: (batch, rows, n), at the ends of the layers, differentiable.
         stages: (batch, rows, n), the solution.
         residual, steps: (batch,).
-        good: of no dimension, whether all samples converged, with states as accurate as asked for.
+        good: 0-d, whether all samples converged, with a matrix that is regular where derivatives are wanted.
     """
 
     states: Tensor
@@ -58,30 +56,26 @@ class _Point(NamedTuple):
 
     Attributes:
         w: (batch, rows, n).
-        slopes: F there, alike.
-        blocks: (batch, rows, n, n), the Jacobian of F in each row.
         matrix: (batch, rows n, rows n), I - h M F'.
         r: the defect.
         norm: (batch,), its size.
     """
 
     w: Tensor
-    slopes: Tensor
-    blocks: Tensor
     matrix: Tensor
     r: Tensor
     norm: Tensor
 
 
-def attempt(group: Group, x: Tensor, rows: int, steps: int) -> Attempt:
+def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
     """Makes `steps` steps of Newton's method for all samples; those that have converged do not move any more.
 
-    The equation is that of `Theta.steps`, w = x + h M F(w), M lower triangular with theta on its diagonal. Once it is
-    solved, its derivatives are attached as those of one more step with a constant matrix,
+    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. Once it is
+    solved, its derivative is attached as that of one more step with a constant matrix,
 
-        d = (I - h M F'(w))^{-1} (x + h M F(w) - w),      y = x + h L (F(w) + F'(w) d),
+        d = (I - h M F'(w))^{-1} (x + h M F(w) - w),
 
-    L with ones on its diagonal: F is evaluated with a graph at w and nowhere else.
+    whose value is left out: F is evaluated with a graph at w and nowhere else.
 
     Arguments:
         group: what is solved.
@@ -94,14 +88,18 @@ def attempt(group: Group, x: Tensor, rows: int, steps: int) -> Attempt:
     b = x.unsqueeze(1).expand(-1, rows, -1)
     with torch.no_grad():
         point, count, converged = _solve(group, b, mix, steps)
-    slopes = point.slopes
+    stages, good = point.w, converged.all()
     if torch.is_grad_enabled():
-        slopes = _slopes(group, point.w)
-        r = b + group.h * (mix @ slopes) - point.w
-        d = torch.linalg.solve_ex(point.matrix, r.flatten(1)).result.reshape(r.shape)
-        slopes = slopes + (point.blocks @ d.unsqueeze(-1)).squeeze(-1)
-    states = b + group.h * (lower @ slopes)
-    return Attempt(states, point.w, point.norm, count, converged.all())
+        r = b + group.h * (mix @ _slopes(group, point.w)) - point.w
+        d, info = torch.linalg.solve_ex(point.matrix, r.flatten(1))
+        stages = point.w + (d - d.detach()).reshape(r.shape)
+        good = good & (info == 0).all() & d.isfinite().all()
+    if group.theta == 1:
+        states = stages
+    else:
+        weights, powers = state_weights(group.theta, rows, x)
+        states = weights @ stages + powers[1:, None] * x.unsqueeze(1)
+    return GroupResult(states, point.w, point.norm, count, good)
 
 
 def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Tensor, Tensor]:
@@ -126,12 +124,8 @@ def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Te
 
 
 def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
-    own = rms(point.w)
-    size = torch.maximum(scale, own)
-    # The error of the stages, times h F', is that of the states.
-    error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
-    accurate = error <= group.state_atol + group.state_rtol * own
-    return (point.norm <= group.atol + group.rtol * size) & accurate & size.isfinite()
+    size = torch.maximum(scale, rms(point.w))
+    return (point.norm <= group.atol + group.rtol * size) & size.isfinite()
 
 
 def _slopes(group: Group, w: Tensor) -> Tensor:
@@ -140,9 +134,8 @@ def _slopes(group: Group, w: Tensor) -> Tensor:
 
 
 def _at(group: Group, w: Tensor, b: Tensor, mix: Tensor) -> _Point:
-    slopes, blocks = group.field.with_jacobian(group.times, w.flatten(0, 1))
-    slopes = slopes.reshape(w.shape)
-    jacobian = coupled_jacobian(mix, blocks)
-    matrix = torch.eye(jacobian.shape[-1], dtype=w.dtype, device=w.device) - group.h * jacobian
-    r = b + group.h * (mix @ slopes) - w
-    return _Point(w, slopes, blocks.reshape(*w.shape, w.shape[-1]), matrix, r, rms(r))
+    slopes, blocks = group.field.value_and_jacobian(group.times, w.flatten(0, 1))
+    rows, n = w.shape[1], w.shape[2]
+    matrix = BlockTriangular(mix, blocks.reshape(-1, rows, n, n), group.h).dense()
+    r = b + group.h * (mix @ slopes.reshape(w.shape)) - w
+    return _Point(w, matrix, r, rms(r))

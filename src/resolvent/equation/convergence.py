@@ -2,7 +2,7 @@
 
 A sample has converged when its residual is within the tolerance of `Stopping`, which is relative to max(|b|, |w|). The
 size of w counts because rounding alone leaves a residual of that relative size. It must not be *earned*: where an
-equation has no solution, w can run away until any residual is small beside it. So an iterate is called **far from home**
+equation has no solution, w can run away until any residual is small beside it. So an iterate is called *far from home*
 where it is much larger than b, the first guess and the first residual together, and there a small relative residual is
 no evidence of a solution. A far sample converges only if
 
@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, length, select
-from resolvent.core.solution import Status
-from resolvent.core.solver import Solver, State
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import all_true, whole
+from resolvent.equation.norms import length, select
+from resolvent.equation.problem import Problem
+from resolvent.equation.solution import Status
+from resolvent.equation.solver import Solver, State
+from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.torch_func import all_true, whole
 
 # The least fall of the residual that counts as progress.
 _PROGRESS = 0.999
@@ -50,8 +51,8 @@ class Progress:
         home: the length beyond which an iterate is far from home; None where that cannot happen.
         tolerance: for the last residual.
         size: the length of the last iterate.
-        unanimous: whether all samples were seen to converge at one look, and none far from home.
-        settled: whether all samples are known to have converged.
+        unanimous: whether all samples were seen to converge at one check, and none far from home.
+        all_converged: whether all samples are known to have converged.
         finished: whether all samples are known to be done, one way or the other.
     """
 
@@ -68,7 +69,7 @@ class Progress:
     tolerance: Tensor
     size: Tensor
     unanimous: bool = False
-    settled: bool = False
+    all_converged: bool = False
     finished: bool = False
 
     @property
@@ -81,21 +82,21 @@ class Progress:
         assert self.home is not None
         return (self.status == Status.CONVERGED.value) & (length(self.value) > self.home)
 
-    def look(self) -> None:
-        """Asks the device, once, for both."""
+    def check(self) -> None:
+        """Asks the device, once, for `finished` and `all_converged`."""
         least, greatest = torch.stack(whole(self.status).aminmax()).tolist()
         self.finished = least > Status.RUNNING.value
-        self.settled = least == greatest == Status.CONVERGED.value
+        self.all_converged = least == greatest == Status.CONVERGED.value
 
 
-class Judge:
+class Convergence:
     """Decides the status of every sample after every step. If `rtol` (batch,) is given, it replaces that of `Stopping`
     and is relative to |b|.
 
     On small systems these decisions cost as much as the solver, so there are no more operations than it takes.
     """
 
-    def __init__(self, problem: Problem, solver: Solver, stopping: Stopping, rtol: Tensor | None = None) -> None:
+    def __init__(self, problem: Problem, solver: Solver, stopping: StoppingRule, rtol: Tensor | None = None) -> None:
         # For lengths, which are root mean squares times this: they are compared with no division.
         ratio = math.sqrt(max(problem.size, 1))
         self.ratio = ratio
@@ -111,9 +112,9 @@ class Judge:
         self.can_leave = not problem.linear
         self.patience = stopping.patience
         self.divergence = stopping.divergence
-        self.blind = stopping.blind
-        # Of a blind solve the last iterate is taken, whose evaluation is known to be the last one.
-        self.last_counts = solver.monotone or stopping.blind
+        self.fixed = stopping.fixed
+        # Of a fixed number of steps the last iterate is taken, whose evaluation is known to be the last one.
+        self.last_counts = solver.monotone or stopping.fixed
 
     def tolerance(self, progress: Progress, state: State) -> Tensor:
         """For the residual of an iterate. NaN where it would be infinite: nothing is within that."""
@@ -130,7 +131,7 @@ class Judge:
         return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
     def begin(
-        self, problem: Problem, state: State, active: Tensor | None, look: bool, home: Tensor | None = None
+        self, problem: Problem, state: State, active: Tensor | None, check: bool, home: Tensor | None = None
     ) -> Progress:
         norm, scale = state.norm, length(problem.b)
         steps = torch.zeros_like(norm, dtype=torch.int32)
@@ -141,7 +142,7 @@ class Judge:
         progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, home, norm, norm)
         progress.tolerance = self.tolerance(progress, state)
         converged = norm <= progress.tolerance
-        if look and self._unanimous(progress, converged):
+        if check and self._unanimous(progress, converged):
             return progress
         progress.limit = self.divergence * torch.maximum(norm, progress.tolerance)
         progress.status = self._verdict(progress, converged, state)
@@ -149,13 +150,13 @@ class Judge:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
 
-    def update(self, progress: Progress, state: State, running: Tensor, look: bool) -> None:
+    def update(self, progress: Progress, state: State, running: Tensor, check: bool) -> None:
         norm = state.norm
         progress.steps = progress.steps + running
         progress.last, progress.tolerance = norm, self.tolerance(progress, state)
         converged = norm <= progress.tolerance
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
-        if look and self._unanimous(progress, converged):
+        if check and self._unanimous(progress, converged):
             progress.value, progress.residual = state.w, norm
             return
         if self.last_counts:
@@ -170,7 +171,7 @@ class Judge:
     def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
         """Whether all samples have converged near home, which is how most solves end: nothing is left to judge then."""
         near = converged if progress.home is None else converged & (progress.size <= progress.home)
-        progress.unanimous = progress.settled = progress.finished = all_true(near)
+        progress.unanimous = progress.all_converged = progress.finished = all_true(near)
         if progress.unanimous:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
         return progress.unanimous
@@ -193,13 +194,13 @@ class Judge:
 
     def end(self, progress: Progress) -> None:
         """What is still running has run out of steps, and what is not finite is told apart from what diverged."""
-        if not (self.blind or progress.finished):
-            progress.look()
-        if progress.settled:
+        if not (self.fixed or progress.finished):
+            progress.check()
+        if progress.all_converged:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
-        if self.blind and progress.home is not None:
-            # Without a look at the data the error cannot be estimated.
+        if self.fixed and progress.home is not None:
+            # Without a check the error cannot be estimated.
             status = status.masked_fill(progress.far, Status.DIVERGED.value)
         lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)

@@ -1,26 +1,28 @@
 """The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.core.judge import Judge, Progress
-from resolvent.core.linear_problem import LinearProblem, error_equation
-from resolvent.core.problem import Problem, per_sample, rms, select
-from resolvent.core.solution import Solution, Status
-from resolvent.core.solver import Solver, State
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import all_true, any_true, transforming
+from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.linear import LinearProblem, error_equation
+from resolvent.equation.matrix import Matrix
+from resolvent.equation.norms import per_sample, rms, select
+from resolvent.equation.problem import NonlinearProblem, Problem
+from resolvent.equation.solution import Solution, Status
+from resolvent.equation.solver import Attempt, Plan, Solver, State
+from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.torch_func import all_true, any_true, transforming
 
-Looks = Callable[[int], bool]
-# Most solves are over before it is worth to ask whether they stall.
-_NO_STALL = 4
+Checks = Callable[[int], bool]
+# Stalling is not tested in the first steps: most solves end sooner.
+_STEPS_BEFORE_STALLING = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
-_WORTH_DROPPING, _WORTH_DROPPING_ON_DEVICE = 1 << 14, 1 << 22
-# Mostly all samples converge, which takes few operations to ask a device for; whether some gave up is asked so rarely.
+_MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
+# On a device it is asked at most checks whether all samples converged, and every so often whether some gave up.
 _RARELY = 4
 # Far from home: the accuracy of the estimated error and the most steps for it, and the largest error beside the value.
 _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
@@ -34,6 +36,8 @@ def take(state: Any, rows: Tensor) -> Any:
     """The rows of every tensor in a (nested) record, list or tuple."""
     if isinstance(state, Tensor):
         return state[rows]
+    if isinstance(state, Matrix):
+        return state.take(rows)
     if isinstance(state, list | tuple):
         return type(state)(take(item, rows) for item in state)
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
@@ -49,39 +53,45 @@ def _put(into: Progress, rows: Tensor, part: Progress) -> None:
 
 
 def _run(
-    problem: Problem, solver: Solver, judge: Judge, looks: Looks, state: Any, progress: Progress, span: range
+    problem: Problem,
+    solver: Solver,
+    convergence: Convergence,
+    checks: Checks,
+    state: Any,
+    progress: Progress,
+    span: range,
 ) -> Any:
     """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
     near = progress.value.device.type == "cpu"
-    worth_dropping = progress.value.numel() >= (_WORTH_DROPPING if near else _WORTH_DROPPING_ON_DEVICE)
-    may_drop = worth_dropping and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    large = progress.value.numel() >= (_MIN_SIZE_TO_COMPACT if near else _MIN_SIZE_TO_COMPACT_ON_DEVICE)
+    may_compact = large and problem.rowwise and not transforming() and not torch.is_grad_enabled()
     for step in span:
         if progress.finished:
             break
         running = progress.running
-        if step > 0 and may_drop and looks(step):
+        if step > 0 and may_compact and checks(step):
             rows = running.nonzero().squeeze(1)
             if 2 * len(rows) <= len(running):
                 part = take(progress, rows)
                 rest = range(step, span.stop)
-                _run(problem.take(rows), solver, judge, looks, take(state, rows), part, rest)
+                _run(problem.take(rows), solver, convergence, checks, take(state, rows), part, rest)
                 _put(progress, rows, part)
                 return None
         state = solver.step(problem, state, running)
-        look = looks(step + 1)
+        check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
-        judge.update(progress, state, running, look and (near or not rare))
-        if not progress.finished and step >= _NO_STALL:
-            judge.give_up_stalled(progress)
-        if not progress.finished and look and (near or rare):
-            progress.look()
+        convergence.update(progress, state, running, check and (near or not rare))
+        if not progress.finished and step >= _STEPS_BEFORE_STALLING:
+            convergence.give_up_stalled(progress)
+        if not progress.finished and check and (near or rare):
+            progress.check()
     return state
 
 
 def iterate(
     problem: Problem,
-    solver: Solver,
-    stopping: Stopping,
+    attempt: Attempt,
+    stopping: StoppingRule,
     w: Tensor,
     active: Tensor | None = None,
     rtol: Tensor | None = None,
@@ -91,104 +101,109 @@ def iterate(
     """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
 
     `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
-    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `home` is that of the solve
-    before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of the
-    whole batch.
+    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `home` is that of the
+    attempt before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of
+    the whole batch.
     """
-    judge = Judge(problem, solver, stopping, rtol)
-    looks = stopping.looks(w.device)
-    span = range(stopping.max_steps or solver.max_steps)
+    solver = attempt.solver
+    convergence = Convergence(problem, solver, stopping, rtol)
+    checks = stopping.checks(w.device)
+    span = range(stopping.limit or attempt.max_steps or solver.max_steps)
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     first = state.norm
-    progress = judge.begin(problem, state, active, looks(0), home)
-    state = _run(problem, solver, judge, looks, state, progress, span)
-    judge.end(progress)
-    if stopping.blind or progress.unanimous:
+    progress = convergence.begin(problem, state, active, checks(0), home)
+    state = _run(problem, solver, convergence, checks, state, progress, span)
+    convergence.end(progress)
+    if stopping.fixed:
         return progress, state
     if solver.estimates and rtol is None:
-        _confirm(problem, solver, judge, looks, progress, span)
-    if progress.home is not None and any_true(progress.far):
+        _confirm(problem, solver, convergence, checks, progress, span)
+    if isinstance(problem, NonlinearProblem) and not progress.unanimous and any_true(progress.far):
         _send_home(problem, solver, progress, w, first)
-    if isinstance(problem, LinearProblem) and rtol is None and not progress.settled:
+    if isinstance(problem, LinearProblem) and rtol is None and not progress.all_converged:
         _accept_rounding(problem, progress)
     return progress, state
 
 
-def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
-    """No method gets below the rounding of the terms, eps (|A| |u| + |g|): whoever stopped there has converged."""
-    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
-    progress.status = torch.where(progress.residual <= floor, Status.CONVERGED.value, progress.status)
-    progress.look()
-
-
-def _send_home(problem: Problem, solver: Solver, progress: Progress, w: Tensor, first: Tensor) -> None:
+def _send_home(problem: NonlinearProblem, solver: Solver, progress: Progress, w: Tensor, first: Tensor) -> None:
     """Far from home a sample has converged only if the error that follows from its residual is small beside it. The
     others have diverged, and are put back to where they began: at w, with the residuals `first`."""
     far = progress.far
-    system = error_equation(problem.detach(), progress.value.detach())
-    linear, start = solver.linear_solver(system), torch.zeros_like(progress.value)
+    system = error_equation(problem, progress.value)
     with torch.no_grad():
         tolerance = torch.full_like(progress.residual, _ROUGHLY)
+        linear, start = solver.linear_plan(system).attempts(system)[-1], torch.zeros_like(progress.value)
         error, _ = iterate(system, linear, Stopping(max_steps=_MOST_STEPS), start, active=far, rtol=tolerance)
         known = rms(system.defect(error.value)) <= 2 * _ROUGHLY * rms(system.b)
         lost = far & ~(known & (rms(error.value) <= _LARGEST_ERROR * rms(progress.value)))
     progress.value = select(~lost, progress.value, w)
     progress.residual = torch.where(lost, first, progress.residual)
     progress.status = progress.status.masked_fill(lost, Status.DIVERGED.value)
-    progress.look()
+    progress.check()
 
 
-def _confirm(problem: Problem, solver: Solver, judge: Judge, looks: Looks, progress: Progress, span: range) -> None:
+def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
+    """No method gets below the rounding of the terms, eps (|A| |u| + |g|): whoever stopped there has converged."""
+    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
+    stopped = (progress.status == Status.STALLED.value) | (progress.status == Status.MAX_STEPS.value)
+    progress.status = torch.where(stopped & (progress.residual <= floor), Status.CONVERGED.value, progress.status)
+    progress.check()
+
+
+def _confirm(
+    problem: Problem, solver: Solver, convergence: Convergence, checks: Checks, progress: Progress, span: range
+) -> None:
     """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
     for attempt in range(_CONFIRMATIONS):
-        first = progress.residual = rms(problem.defect(progress.value))
+        progress.residual = rms(problem.defect(progress.value))
         promised = progress.status == Status.CONVERGED
-        wrong = promised & ~(progress.residual <= judge.tolerance(progress, State(w=progress.value, norm=first)))
+        measured = State(w=progress.value, norm=progress.residual)
+        wrong = promised & ~(progress.residual <= convergence.tolerance(progress, measured))
         if not any_true(wrong):
-            progress.settled = progress.settled or all_true(promised)
+            progress.all_converged = progress.all_converged or all_true(promised)
             return
-        progress.settled = False
+        progress.all_converged = False
         if attempt == _CONFIRMATIONS - 1:
             progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
             return
         state = solver.init(problem, progress.value)
-        again = judge.begin(problem, state, wrong, look=False)
-        _run(problem, solver, judge, looks, state, again, span)
-        judge.end(again)
+        again = convergence.begin(problem, state, wrong, check=False)
+        _run(problem, solver, convergence, checks, state, again, span)
+        convergence.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
         progress.status = torch.where(wrong, again.status, progress.status)
         progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
 
 
-def solve(problem: Problem, solver: Solver, stopping: Stopping, w: Tensor, reuse: Solution | None = None) -> Solution:
-    """Runs the solver's plan: every stage takes the samples that the ones before it did not solve."""
-    stages: Sequence[Solver] = solver.plan(problem)
-    done, state = iterate(problem, stages[0], stopping, w, before=_learned(reuse, stages[0], w))
-    stage, used = torch.zeros_like(done.steps), 1
-    settled = done.settled
-    for index, fallback in enumerate(stages[1:], start=1):
-        if settled or stopping.blind:
+def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
+    """Runs a plan: every attempt takes the samples that the ones before it did not solve."""
+    attempts = plan.attempts(problem)
+    done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
+    index, used = torch.zeros_like(done.steps), 1
+    all_converged = done.all_converged
+    for number, fallback in enumerate(attempts[1:], start=1):
+        if all_converged or stopping.fixed:
             break
         unsolved = done.status != Status.CONVERGED.value
         more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, home=done.home)
-        state, used = None, index + 1
+        state, used = None, number + 1
         done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
         done.residual = torch.where(unsolved, more.residual, done.residual)
         done.status = torch.where(unsolved, more.status, done.status)
         done.steps = done.steps + torch.where(unsolved, more.steps, 0)
-        stage = stage.masked_fill(unsolved, index)
-        settled = more.settled
+        index = index.masked_fill(unsolved, number)
+        all_converged = more.all_converged
     return Solution(
         value=done.value,
         status=done.status,
         residual=done.residual,
         steps=done.steps,
-        stage=stage,
-        solvers=tuple(stages[:used]),
+        solver_index=index,
+        solvers=tuple(attempt.solver for attempt in attempts[:used]),
         work=problem.work,
-        settled=settled,
+        all_converged=all_converged,
         matrix=None if state is None else state.matrix,
-        state=state if stages[0].learns and not transforming() else None,
+        state=state if attempts[0].solver.learns and not transforming() else None,
     )
 
 

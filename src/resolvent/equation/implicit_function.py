@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.core.transforms import forward_mode, transforming
+from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.errors import DerivativeOrderError
 
 

@@ -7,48 +7,37 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.core.failure import POLICIES, report
-from resolvent.core.inverse import InverseMap, apply_inverse
-from resolvent.core.iterate import solve
-from resolvent.core.linear_problem import LinearProblem
-from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem, Tape, full_precision
-from resolvent.core.solution import Solution, Work
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import ClosedOver, forward_mode, transforming
+from resolvent.equation.evaluation import LastEvaluation
+from resolvent.equation.failure import check_policy, report
+from resolvent.equation.function import Function
+from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import solve
+from resolvent.equation.options import SolveOptions
+from resolvent.equation.problem import NonlinearProblem, full_precision
+from resolvent.equation.solution import Solution, Work
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
 
-
-@dataclass(frozen=True)
-class Choices:
-    """The solver of the forward pass, and what the user asked of it; the backward solve inherits them."""
-
-    solver: Solver
-    stopping: Stopping
-    on_failure: str
-
-
-@dataclass(frozen=True)
-class Context:
-    """What an adjoint knows of the forward solve. It holds on to tensors, and is not to be kept.
-
-    Attributes:
-        problem: attached to the graph of b and tau.
-        solve: runs the solver on a problem.
-        choices: made for it.
-    """
-
-    problem: Problem
-    solve: Callable[[Problem], Solution]
-    choices: Choices
+Solve = Callable[[NonlinearProblem], Solution]
 
 
 class Adjoint(ABC):
     """A way to differentiate the solution of w = b + tau F(w)."""
 
     @abstractmethod
-    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
-        """The solution of the context's problem, and its value with derivatives attached."""
+    def differentiable(
+        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
+    ) -> tuple[Solution, Tensor]:
+        """The solution of the problem, and its value with derivatives attached.
+
+        Arguments:
+            problem: attached to the graph of b and tau.
+            run: runs the solver on a problem.
+            options: of the forward solve, which the backward solve inherits.
+        """
 
 
 @dataclass(frozen=True)
@@ -59,14 +48,16 @@ class UnrolledAdjoint(Adjoint):
     reference, and for solvers cut short on purpose.
     """
 
-    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
-        for solver in context.choices.solver.plan(context.problem):
+    def differentiable(
+        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
+    ) -> tuple[Solution, Tensor]:
+        for solver, _ in options.solver.attempts(problem):
             if not solver.unrollable:
                 raise ValueError(
                     f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
                     "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
                 )
-        solution = context.solve(context.problem)
+        solution = run(problem)
         return solution, solution.value
 
 
@@ -79,28 +70,32 @@ class AttachedAdjoint(Adjoint):
     order: int = 1
 
     @abstractmethod
-    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         """The solution, or an approximation to it, of a system with A or its transpose."""
 
-    def differentiable(self, context: Context) -> tuple[Solution, Tensor]:
-        tape = Tape() if torch.is_grad_enabled() and not forward_mode() else None
+    def differentiable(
+        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
+    ) -> tuple[Solution, Tensor]:
+        last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
-            solution = context.solve(replace(context.problem.detach(), tape=tape))
+            solution = run(replace(problem.detach(), last=last))
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value
-        return solution, self._attach(context, solution, tape)
+        return solution, self._attach(problem, options, solution, last)
 
-    def _attach(self, context: Context, solution: Solution, tape: Tape | None) -> Tensor:
-        problem, w = context.problem, solution.value.detach()
+    def _attach(
+        self, problem: NonlinearProblem, options: SolveOptions, solution: Solution, last: LastEvaluation | None
+    ) -> Tensor:
+        w = solution.value.detach()
         tensors: Sequence[Tensor]
         if transforming():
             image = problem.evaluate(w)
-            tensors, solve_at = self._close(context, w)
+            tensors, solve_at = self._close(problem.detach(), options, w)
         else:
-            evaluation = None if tape is None else tape.take(w, context.choices.stopping.blind)
+            evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
             linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
             image = linearization.evaluation.release()
-            tensors, solve_at = (), self._solve_with(context.choices, linearization)
+            tensors, solve_at = (), self._solve_with(options, linearization)
             if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
                 if not forward_mode():
                     return solution.value
@@ -113,33 +108,34 @@ class AttachedAdjoint(Adjoint):
         return value
 
     def _solve_with(
-        self, choices: Choices, linearization: Linearization
+        self, options: SolveOptions, linearization: Linearization
     ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
         def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
             # The backward pass keeps an account of its own.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(choices, LinearProblem.of(linearization, x, transposed))
+                return self.solve_linear(options, LinearProblem(x, linearization, transposed))
 
         return solve_at
 
     def _close(
-        self, context: Context, w: Tensor
+        self, problem: NonlinearProblem, options: SolveOptions, w: Tensor
     ) -> tuple[Sequence[Tensor], Callable[[Tensor, bool, Sequence[Tensor]], Tensor]]:
         """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
-        problem, choices = context.problem.detach(), context.choices
-        function = ClosedOver(problem.function, w.to(problem.argument_dtype))
+        closed = ClosedOver(problem.function, w.to(problem.argument_dtype))
         tau = torch.as_tensor(problem.tau, device=w.device)
-        # Zero in place of no linear part, because everything that goes through the Function has to be a tensor.
-        c = torch.as_tensor(0.0 if problem.linear_part is None else problem.linear_part, device=w.device)
+        # Zero in place of no linear part, because everything that goes through the autograd function has to be a tensor.
+        c = problem.function.linear_part
+        c = torch.as_tensor(0.0 if c is None else c, device=w.device)
 
         def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
-            w, tau, c, *closed = tensors
-            at = replace(problem, function=function.bind(closed), b=w, tau=tau, linear_part=c, work=Work())
+            w, tau, c, *others = tensors
+            function = Function(closed.bind(others), linear_part=c)
+            at = replace(problem, function=function, b=w, tau=tau, work=Work())
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(choices, LinearProblem.of(Linearization(at, w), x, transposed))
+                return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
-        return (w, tau, c.detach(), *(tensor.detach() for tensor in function.tensors)), solve_at
+        return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
 
 
 @dataclass(frozen=True)
@@ -163,30 +159,30 @@ class ImplicitAdjoint(AttachedAdjoint):
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, section on backpropagation.
     """
 
-    solver: Solver | None = None
+    solver: Plan | None = None
     order: int = 1
-    stopping: Stopping | None = None
+    stopping: StoppingRule | None = None
     on_failure: str | None = None
     callback: Callable[[Solution], None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
             raise ValueError(f"order counts the exact derivatives and must be 1 or more, got {self.order!r}.")
-        if self.solver is not None and not isinstance(self.solver, Solver):
+        if self.solver is not None and not isinstance(self.solver, Plan):
             raise ValueError(f"solver must be a solver such as rs.GMRES(), or None, got {self.solver!r}.")
-        if self.stopping is not None and not isinstance(self.stopping, Stopping):
+        if self.stopping is not None and not isinstance(self.stopping, StoppingRule):
             raise ValueError(f"stopping must be an rs.Stopping(...), or None, got {self.stopping!r}.")
-        if self.on_failure not in (None, *POLICIES):
-            raise ValueError(f"on_failure must be one of {POLICIES}, or None, got {self.on_failure!r}.")
+        if self.on_failure is not None:
+            check_policy(self.on_failure)
 
-    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
-        solver = self.solver or choices.solver.linear_solver(system)
-        stopping = self.stopping or choices.stopping.for_backward()
-        solution = solve(system, solver, stopping, system.precondition(system.b))
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        plan = self.solver or options.solver.linear_plan(system)
+        stopping = self.stopping or options.stopping.for_backward()
+        solution = solve(system, plan, stopping, system.precondition(system.b))
         if self.callback is not None:
             self.callback(solution)
-        if not stopping.blind:
-            report(system, solution, self.on_failure or choices.on_failure, backward=True)
+        if not stopping.fixed:
+            report(system, solution, self.on_failure or options.on_failure, options.place)
         return solution.value
 
 
@@ -207,7 +203,7 @@ class NeumannAdjoint(AttachedAdjoint):
         if not isinstance(self.terms, int) or isinstance(self.terms, bool) or self.terms < 0:
             raise ValueError(f"terms counts products with the Jacobian and must be 0 or more, got {self.terms!r}.")
 
-    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         u = system.precondition(system.b)
         for _ in range(self.terms):
             u = u + system.precondition(system.defect(u))
@@ -221,5 +217,5 @@ class OneStepAdjoint(AttachedAdjoint):
     Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
     """
 
-    def solve_linear(self, choices: Choices, system: LinearProblem) -> Tensor:
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         return system.precondition(system.b)

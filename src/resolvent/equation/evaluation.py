@@ -30,13 +30,13 @@ class Evaluation:
         self._start = get_gradient_edge(point)
         self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
-    def is_at(self, w: Tensor, blind: bool) -> bool:
-        """Whether this is F at w, as far as that is known without a look at its values if `blind`; to be asked before
+    def is_at(self, w: Tensor, compare: bool) -> bool:
+        """Whether this is F at w. Compares addresses, and values where they differ if `compare`. To be asked before
         `release`."""
         assert self._point is not None
         if self._point.shape != w.shape:
             return False
-        return self._point.data_ptr() == w.data_ptr() or (not blind and torch.equal(self._point, w))
+        return self._point.data_ptr() == w.data_ptr() or (compare and torch.equal(self._point, w))
 
     def release(self) -> Tensor:
         """F(w), attached to all that F closes over; neither it nor the point is kept here any longer."""
@@ -66,6 +66,29 @@ class Evaluation:
                 return True
             stack += [parent for parent, _ in node.next_functions]
         return False
+
+
+class LastEvaluation:
+    """Keeps the last evaluation of F with its graph, and no other.
+
+    The last evaluation of a solve is as a rule the one at its solution, whose graph the backward pass needs: it is not
+    made a second time.
+    """
+
+    def __init__(self) -> None:
+        self._last: Evaluation | None = None
+
+    def record(self, call: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+        """F(w), detached."""
+        self._last = None  # The graph before is freed first.
+        self._last = Evaluation(call, w)
+        assert self._last.image is not None
+        return self._last.image.detach()
+
+    def take(self, w: Tensor, compare: bool) -> Evaluation | None:
+        """The last evaluation if it was made at w, else None. Without `compare` addresses are compared, not values."""
+        last, self._last = self._last, None
+        return last if last is not None and last.is_at(w, compare) else None
 
 
 class _Start(torch.autograd.Function):
