@@ -19,6 +19,7 @@ PRECISIONS = (DOUBLE, SINGLE, BRAIN, HALF)
 # The documented defaults of `Stopping`, written down again: the judge is not asked about itself.
 RTOL = {DOUBLE: 1e-9, SINGLE: 1e-6, BRAIN: 2e-2, HALF: 2.5e-3}
 ATOL = {DOUBLE: 1e-10, SINGLE: 1e-7, BRAIN: 1e-3, HALF: 1e-4}
+DEFAULT = rs.Stopping()
 # One unknown, few, both sides of the size at which the default solver changes its method, many.
 DIMENSIONS = (1, 2, 3, 5, 8, 16, 32, 33, 40)
 
@@ -49,7 +50,7 @@ class Samples:
     conditions: tuple[Tensor, ...] = ()
     distance: "Callable[[Samples, Tensor], Tensor] | None" = None
     w0: Tensor | None = None
-    stopping: rs.Stopping = rs.Stopping()
+    stopping: rs.Stopping = DEFAULT
 
     def to(self, dtype: torch.dtype) -> "Samples":
         conditions = tuple(c.to(dtype) for c in self.conditions)
@@ -102,7 +103,7 @@ class Draw:
 
 
 def product(w: Tensor, matrix: Tensor) -> Tensor:
-    """matrix (count, m, n) times w (count, n): each row alone, so that a row's rounding does not depend on the batch."""
+    """matrix (count, m, n) times w (count, n), each row alone: its rounding does not depend on the batch."""
     return (matrix * w[:, None, :]).sum(-1)
 
 
@@ -112,7 +113,7 @@ def nowhere(samples: Samples, w: Tensor) -> Tensor:
 
 
 def nearest(roots: Callable[..., Sequence[Tensor]]) -> Callable[[Samples, Tensor], Tensor]:
-    """For an F of each unknown alone, whose roots(b, tau, *conditions) are known; NaN stands for one that is missing."""
+    """For an F of each unknown alone with known roots(b, tau, *conditions), NaN where one is missing."""
 
     def distance(samples: Samples, w: Tensor) -> Tensor:
         found = roots(samples.b, samples.tau[:, None], *samples.conditions)
