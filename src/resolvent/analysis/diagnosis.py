@@ -67,7 +67,8 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
         raise ValueError(f"the batch holds nan or inf in {int((~batch.isfinite()).sum())} of its entries.")
     # One by one, whatever the block does: a report is about a layer.
     walk = replace(walk_through(block, batch, t0, on_failure="ignore"), group=1)
-    with torch.no_grad(), frozen_weights(block.field):
+    with torch.no_grad(), frozen_weights(block.field) as field:
+        walk = replace(walk, field=field)
         carry, layers = Carry((batch,)), []
         for n, step in enumerate(walk.steps(batch)):
             layers.append(_report(walk, n, carry, step))

@@ -33,8 +33,8 @@ def local_lipschitz(model: Callable[[Tensor], Tensor], x: Tensor, *, rtol: float
         (batch,), without a graph.
     """
     if isinstance(model, Block):
-        walk = walk_through(model, x)
-        with frozen_weights(model.field):
+        with frozen_weights(model.field) as field:
+            walk = replace(walk_through(model, x), field=field)
             return gain(Jacobian(lambda state: last_state(walk, state), x), rtol=rtol, max_size=max_size)
     return gain(Jacobian(model, x), rtol=rtol, max_size=max_size)
 

@@ -107,18 +107,13 @@ class Block(nn.Module):
         Returns:
             (batch, *shape).
         """
-        with outside_inference(x, t0) as (x, t0):
-            walk = self._walk(x, t0)
-            with frozen_weights(self.field):
-                return self.memory.last(walk, x)
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            return self.memory.last(self._walk(x, t0, field), x)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        with outside_inference(x, t0) as (x, t0):
-            walk = self._walk(x, t0)
-            with frozen_weights(self.field):
-                states, solutions = self.memory.all(walk, x)
-        return Trajectory(_times(walk, x), torch.stack([x, *states]), tuple(solutions))
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            return self._trajectory(self._walk(x, t0, field), x)
 
     def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
         """The states at any times between t0 and t0 + horizon.
@@ -134,8 +129,9 @@ class Block(nn.Module):
         Returns:
             (count, batch, *shape).
         """
-        walk, states = self._walk(x, t0), self.trajectory(x, t0).states
-        with frozen_weights(self.field):
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            walk = self._walk(x, t0, field)
+            states = self._trajectory(walk, x).states
             pairs = [(walk.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
             left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
             right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
@@ -158,9 +154,14 @@ class Block(nn.Module):
         """How many steps are solved for together."""
         return 1
 
-    def _walk(self, x: Tensor, t0: Number) -> Walk:
+    def _trajectory(self, walk: Walk, x: Tensor) -> Trajectory:
+        states, solutions = self.memory.all(walk, x)
+        return Trajectory(_times(walk, x), torch.stack([x, *states]), tuple(solutions))
+
+    def _walk(self, x: Tensor, t0: Number, field: Field | None = None) -> Walk:
+        """A pass with `field`, the frozen one; None takes the field as it is."""
         walk = Walk(
-            self.field,
+            self.field if field is None else field,
             self.scheme,
             _start(t0, x),
             self.step_size,

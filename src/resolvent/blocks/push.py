@@ -70,14 +70,15 @@ def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
     scheme = block.scheme
     theta = scheme.theta
     solves: tuple[Solution, ...] = ()
-    # The guess is one for states, not for tangents.
-    walk = dataclasses.replace(block._walk(x, 0.0), guess=None)
-    # Around both: tangents are those of the very weights that the states were found with.
-    with frozen_weights(block.field):
-        trajectory = block.trajectory(x)
+    # One for both: tangents are those of the very weights that the states were found with.
+    with frozen_weights(block.field) as field:
+        walk = block._walk(x, 0.0, field)
+        trajectory = block._trajectory(walk, x)
+        # The guess is one for states, not for tangents.
+        walk = dataclasses.replace(walk, guess=None)
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
             interval = walk.interval(n)
-            along = _Derivative(block.field, interval.time(theta), start + theta * (end - start))
+            along = _Derivative(field, interval.time(theta), start + theta * (end - start))
             step = scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
             v, solves = step.state, solves + step.solutions
     return Pushed(trajectory.states[-1], v, (trajectory,), solves)

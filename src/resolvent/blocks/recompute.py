@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
 from resolvent.blocks.walk import Walk
-from resolvent.blocks.weights import frozen_weights, with_weights
+from resolvent.blocks.weights import weights_of, with_weights
 from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError, DerivativeOrderError
 from resolvent.schemes.scheme import Carry
@@ -28,7 +28,7 @@ def run(
     """Makes the steps of a walk without a graph, yet differentiable (once).
 
     Arguments:
-        walk: the steps.
+        walk: the steps, with a field whose weights are frozen.
         x: (batch, *shape), the first state.
         reconstruction: recovers all states from the last one; None keeps them instead.
         solutions: where to put the solves, if they are wanted.
@@ -36,11 +36,14 @@ def run(
     Returns:
         The state after each step; where states are to be reconstructed, the last one alone.
     """
-    field = walk.field
-    # Buffers travel along with the parameters: the backward pass has to see both as they were.
-    weights = {**dict(field.named_parameters()), **dict(field.named_buffers())} if isinstance(field, nn.Module) else {}
-    replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), _autocast(x.device.type))
-    states: tuple[Tensor, ...] = _Recomputed.apply(replay, solutions, x, *walk.tensors.values(), *weights.values())
+    # Buffers travel along with the parameters: the backward pass has to see both as they were. Normalised weights are
+    # among them as they were computed, and are not computed again.
+    weights = weights_of(walk.field)
+    # Without weights of its own: autograd keeps them, and notices when they are changed.
+    bare = dataclasses.replace(walk, field=with_weights(walk.field, dict.fromkeys(weights)))
+    replay = Replay(bare, reconstruction, tuple(walk.tensors), tuple(weights), _autocast(x.device.type))
+    inputs = (x, *walk.tensors.values(), *weights.values())
+    states: tuple[Tensor, ...] = _Recomputed.apply(walk, replay, solutions, *inputs)
     return states
 
 
@@ -49,7 +52,7 @@ class Replay:
     """A pass that will be made again.
 
     Attributes:
-        walk: the steps.
+        walk: the steps, with a field that has no weights.
         reconstruction: recovers the states from the last one; None where they are kept.
         numbers: names of the walk's tensors.
         weights: names of the field's parameters and buffers.
@@ -66,13 +69,9 @@ class Replay:
         """What `action` makes of the walk with `tensors`, numbers then weights, in place of the former ones."""
         count = len(self.numbers)
         walk = self.walk.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
-        weights = dict(zip(self.weights, tensors[count:], strict=True))
-
-        def scoped() -> T:
-            with self.autocast(), frozen_weights(walk.field):
-                return action(walk)
-
-        return with_weights(walk.field, weights, scoped)
+        field = with_weights(walk.field, dict(zip(self.weights, tensors[count:], strict=True)))
+        with self.autocast():
+            return action(dataclasses.replace(walk, field=field))
 
     def back(self, tensors: Sequence[Tensor], n: int, end: Tensor, x: Tensor) -> Tensor:
         """The state at the start of the n-th step, from the one at its end; x is the state at the start of the pass."""
@@ -92,10 +91,10 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
+        ctx: Any, walk: Walk, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         carries: list[Carry] = []
-        for step in replay.walk.steps(x):
+        for step in walk.steps(x):
             if solutions is not None:
                 solutions.extend(step.solutions)
             if replay.reconstruction is not None:
@@ -131,7 +130,7 @@ class _Recomputed(torch.autograd.Function):
         grads = [pulled[0], *sums]
         if torch.is_grad_enabled():
             grads = [None if grad is None else _Once.apply(grad, x, *tensors, *cotangents) for grad in grads]
-        return None, None, *grads
+        return None, None, None, *grads
 
 
 class _Once(torch.autograd.Function):
@@ -170,8 +169,8 @@ def _refuse_hidden_dependence(replay: Replay, x: Tensor, tensors: Sequence[Tenso
     if image.requires_grad:
         raise ValueError(
             "the field depends on a tensor that requires a gradient and is not one of its parameters (a closed-over or "
-            "computed tensor, or weights held by an open torch.nn.utils.parametrize.cached()); recomputation would "
-            "lose that gradient: take memory='store', or make the tensor a parameter."
+            "computed tensor); recomputation would lose that gradient: take memory='store', or make the tensor a "
+            "parameter."
         )
 
 

@@ -65,7 +65,7 @@ class DiagonalPenalty:
         if not self.weight:
             return at.states.new_zeros(())
 
-        def measured(t: Tensor, y: Tensor) -> tuple[Tensor]:
+        def measured(field: Any, t: Tensor, y: Tensor) -> tuple[Tensor]:
             entries = diagonal(
                 field,
                 t,

@@ -42,7 +42,7 @@ class KineticEnergy:
         if not self.weight:
             return at.states.new_zeros(())
 
-        def energy(t: Tensor, y: Tensor) -> tuple[Tensor]:
+        def energy(field: Any, t: Tensor, y: Tensor) -> tuple[Tensor]:
             velocity = field(t, y)
             return (dot(velocity, velocity),)
 

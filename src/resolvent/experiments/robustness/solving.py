@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from torch import nn
-from torch.nn.utils import parametrize
 
 from resolvent.blocks import Block
+from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.adjoint import ImplicitAdjoint
 from resolvent.equation.stopping import Stopping
 from resolvent.schemes.solving import Solving
@@ -50,11 +50,11 @@ def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
 
     Training gets by with loosely solved equations and approximate adjoints. An attack that follows such gradients can
     fail for their sake, and the model looks robust that is not. Inside, blocks solve to the tolerance `rtol` or to a
-    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them.
+    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them. In the model that
+    is yielded normalised weights are computed once for all passes.
     """
-    # Fixed weights are computed once for all passes.
-    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), parametrize.cached():
-        yield model
+    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), frozen_weights(model) as frozen:
+        yield frozen
 
 
 def _accurate(solving: Solving, rtol: float) -> Solving:
