@@ -14,6 +14,7 @@ STEPS = 7
 class Constant(fields.Field):
     """F = k, whatever the state: the increments of a pass tell which pieces it used."""
 
+    rowwise = True
     autonomous = True
 
     def __init__(self, k: float) -> None:
@@ -53,7 +54,7 @@ def test_off_the_grid_the_piece_is_that_of_the_stage_time(theta: float) -> None:
     """Index floor((t_n + theta h) / h), and floor(t_n / h) for theta = 1, sample by sample."""
     h = 0.1
     t0 = torch.tensor([0.0, 0.02, 0.05, 0.13, 0.29])
-    states = ThetaBlock(numbered(2.0, 20), theta, 4, 4 * h).trajectory(torch.zeros(5, 1), t0).states
+    states = ThetaBlock(numbered(2.0, 20), theta, 20, 20 * h).trajectory(torch.zeros(5, 1), t0).states[:5]
     increments = states.diff(dim=0).squeeze(2) / h
     for n in range(4):
         stage = t0 + n * h + (theta * h if theta < 1 else 0.0)
@@ -89,7 +90,7 @@ def test_per_sample_start_without_a_loop_over_samples() -> None:
         nonlocal calls
         calls = 0
         field = fields.Piecewise([Counted(k) for k in range(5)], 1.0)
-        ThetaBlock(field, 0.0, 2, 0.4)(torch.zeros(batch, 1), torch.linspace(0.0, 0.6, batch))
+        ThetaBlock(field, 0.0, 5, 1.0)(torch.zeros(batch, 1), torch.linspace(0.0, 0.6, batch))
         return calls
 
     assert count(4) == count(400)

@@ -94,6 +94,8 @@ def test_gradients_go_to_the_samples_and_to_the_fields_that_acted(rowwise):
 
 
 class Clock(Field):
+    rowwise = True
+
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
         return torch.as_tensor(t).reshape(-1, 1) + 0 * y
 

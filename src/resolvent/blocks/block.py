@@ -7,27 +7,30 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.attempts import Attempts
+from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.compiled import Compiled
-from resolvent.blocks.memory import Memory, Reversible, as_memory
-from resolvent.blocks.pieces import right_end
+from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
+from resolvent.blocks.pieces import right_end, share_horizon
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.core.adjoint import Adjoint
-from resolvent.core.failure import POLICIES
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
+from resolvent.fields.arguments import check_callable_field
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme
 from resolvent.schemes.solving import Solving
+from resolvent.solvers.arguments import check_solving
 
 
 class Block(nn.Module):
     """Integrates y' = F(t, y) over a horizon by a number of equal steps; a residual network where the scheme is Euler.
 
     The weights of the field are the only ones there are, and stay the same throughout a pass: parametrized weights are
-    computed once.
+    computed once. The first call in training mode checks the field, see `rs.check_field`; for implicit schemes that
+    takes two evaluations more, and one of a single sample.
 
     Arguments:
         field: F, called with the time (a number, a tensor of no dimension or (batch,)) and the state (batch, *shape).
@@ -51,6 +54,7 @@ class Block(nn.Module):
     horizon: Number
     _compiled: Compiled | None = None
     _attempts: Attempts | None = None
+    _checked: bool = False
 
     def __init__(
         self,
@@ -68,18 +72,19 @@ class Block(nn.Module):
         memory: str | Memory = "store",
     ) -> None:
         super().__init__()
-        if not callable(field):
-            raise ValueError(f"field must be callable with (t, y), got {field!r}.")
+        check_callable_field(field)
         if not isinstance(scheme, Scheme):
             raise ValueError(f"scheme must be an object such as rs.schemes.Theta(0.5), got {scheme!r}.")
         if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
             raise ValueError(f"num_steps must be a whole number, 1 or more, got {num_steps!r}.")
-        if on_failure not in POLICIES:
-            raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
+        if not isinstance(reuse, bool):
+            raise ValueError(f"reuse must be True or False, got {reuse!r}.")
+        check_solving(solver, stopping, adjoint, on_failure)
         self.field = field
         self._scheme = scheme
         self.num_steps = num_steps
         self.horizon = _horizon(horizon)
+        share_horizon(field, self.horizon)
         self.solving = Solving(solver, stopping, adjoint, on_failure)
         self.guess = as_guess(guess)
         self.reuse = reuse
@@ -110,6 +115,7 @@ class Block(nn.Module):
         with outside_inference(x, t0) as (x, t0):
             walk = self._walk(x, t0)
             with frozen_weights(self.field):
+                self._check_once(x, walk.t0)
                 return self.memory.last(walk, x)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
@@ -117,6 +123,7 @@ class Block(nn.Module):
         with outside_inference(x, t0) as (x, t0):
             walk = self._walk(x, t0)
             with frozen_weights(self.field):
+                self._check_once(x, walk.t0)
                 states, solutions = self.memory.all(walk, x)
         return Trajectory(_times(walk, x), torch.stack([x, *states]), tuple(solutions))
 
@@ -158,7 +165,19 @@ class Block(nn.Module):
         """How many steps are solved for together."""
         return 1
 
+    def _check_once(self, x: Tensor, t0: Number) -> None:
+        """Runs `check_field` on the first call in training mode, where the field is evaluated more than once a layer.
+
+        An explicit layer that is not recomputed evaluates it once: batch norm and dropout are fine there.
+        """
+        if self._checked or not self.training or len(x) < 2 or not can_check(x):
+            return
+        if self.scheme.implicit or not isinstance(self.memory, Store):
+            check_field(self.field, x, t0)
+        self._checked = True
+
     def _walk(self, x: Tensor, t0: Number) -> Walk:
+        share_horizon(self.field, self.horizon)
         walk = Walk(
             self.field,
             self.scheme,
@@ -193,6 +212,9 @@ def _horizon(horizon: Number) -> Number:
                 f"horizon as a tensor must have no dimension and be of a floating-point type, got {horizon.dtype} of "
                 f"shape {tuple(horizon.shape)}."
             )
+        value = 1.0 if horizon.is_meta else float(horizon.detach())
+        if not math.isfinite(value) or value == 0:
+            raise ValueError(f"horizon must be a finite number other than 0, got {value}.")
         return horizon
     if not isinstance(horizon, int | float) or not math.isfinite(horizon) or horizon == 0:
         raise ValueError(f"horizon must be a finite number other than 0, got {horizon!r}.")

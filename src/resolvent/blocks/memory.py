@@ -106,7 +106,7 @@ def as_memory(memory: str | Memory) -> Memory:
     """A policy by its name, or the user's own."""
     if isinstance(memory, Memory):
         return memory
-    if memory not in _BY_NAME:
+    if not isinstance(memory, str) or memory not in _BY_NAME:
         raise ValueError(
             f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.Reversible(tolerance=1e-4), "
             f"got {memory!r}."

@@ -95,6 +95,8 @@ class ThetaBlock(Block):
         self.mode = mode
         self.learn_theta = learn_theta
         self._theta = theta
+        if not isinstance(learn_theta, bool):
+            raise ValueError(f"learn_theta must be True or False, got {learn_theta!r}.")
         if learn_theta:
             if isinstance(theta, Tensor) or not _MARGIN < theta < 1 - _MARGIN:
                 raise ValueError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -37,9 +38,14 @@ class Preconditioned(LinearSolver):
 def as_linear(problem: Problem, solver: Solver) -> LinearProblem:
     """The problem, if it is a linear one."""
     if not isinstance(problem, LinearProblem):
-        name = type(solver).__name__
-        raise ValueError(
-            f"{name} solves linear systems, as in rs.ImplicitAdjoint(solver=rs.{name}()) or "
-            f"rs.NewtonKrylov(linear=rs.{name}()); for w = b + tau F(w) itself take rs.Newton(), rs.Anderson(), ..."
-        )
+        refuse_linear(solver)
     return problem
+
+
+def refuse_linear(solver: Solver) -> NoReturn:
+    """Raises: a linear solver was given for a nonlinear equation."""
+    name = type(solver).__name__
+    raise ValueError(
+        f"{name} solves linear systems, as in rs.ImplicitAdjoint(solver=rs.{name}()) or "
+        f"rs.NewtonKrylov(linear=rs.{name}()); for w = b + tau F(w) itself take rs.Newton(), rs.Anderson(), ..."
+    )

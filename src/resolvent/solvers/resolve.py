@@ -3,24 +3,20 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from resolvent.core.adjoint import Adjoint, Choices, Context, ImplicitAdjoint
-from resolvent.core.failure import POLICIES, report
+from resolvent.core.failure import report
 from resolvent.core.iterate import solve
 from resolvent.core.problem import Problem, Rowwise, full_precision
 from resolvent.core.solution import Solution
 from resolvent.core.solver import Solver
 from resolvent.core.stopping import Stopping
 from resolvent.core.transforms import ClosedOver, outside_inference
+from resolvent.solvers.arguments import check_solving, expect
 from resolvent.solvers.auto import Auto
-from resolvent.solvers.linear import LinearSolver, as_linear
-
-T = TypeVar("T")
-D = TypeVar("D")
 
 
 @torch.compiler.disable
@@ -70,20 +66,9 @@ def resolve(
             return resolve(_function_outside_inference(F), *(outside_inference(x) for x in (b, tau, w0)), *options)
     problem = _pose(F, b, tau)
     start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
-    solver = _expect(solver, Solver, Auto(), "solver", "rs.Newton()")
-    stopping = _expect(stopping, Stopping, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
-    adjoint = _expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")
-    if isinstance(solver, LinearSolver):
-        as_linear(problem, solver)
-    if on_failure not in POLICIES:
-        raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
-
-    if stopping.blind and on_failure != "ignore":
-        raise ValueError(
-            f"Stopping(check_every=0) never looks whether samples have converged, and cannot {on_failure}: take "
-            'on_failure="ignore", and read the status of the solution.'
-        )
-    _expect(reuse, Solution, None, "reuse", "the Solution of an earlier solve")
+    check_solving(solver, stopping, adjoint, on_failure)
+    expect(reuse, Solution, None, "reuse", "the Solution of an earlier solve")
+    solver, stopping, adjoint = solver or Auto(), stopping or Stopping(), adjoint or ImplicitAdjoint()
 
     def run(posed: Problem) -> Solution:
         solution = solve(posed, solver, stopping, start, reuse)
@@ -124,9 +109,7 @@ def _function_outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tens
 def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Problem:
     if not callable(F):
         raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
-    if not isinstance(b, Tensor) or not b.is_floating_point():
-        kind = b.dtype if isinstance(b, Tensor) else type(b).__name__
-        raise ValueError(f"b must be a tensor of a real floating-point type, got {kind}; convert it with .float().")
+    _check_states(b)
     if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
         raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
     working = torch.promote_types(b.dtype, torch.float32)
@@ -141,6 +124,17 @@ def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Prob
         argument_dtype=b.dtype,
         precision=precision,
     )
+
+
+def _check_states(b: object) -> None:
+    if not isinstance(b, Tensor):
+        advice = "make a tensor of it, torch.tensor(b)"
+        if isinstance(b, list | tuple) and any(isinstance(part, Tensor) for part in b):
+            advice = "make one tensor of its parts, as torch.stack or torch.cat do"
+        raise ValueError(f"b must be a tensor (batch, *shape), got a {type(b).__name__}: {advice}.")
+    if not b.is_floating_point():
+        advice = "solve for the real parts, torch.view_as_real(b)" if b.is_complex() else "convert it with .float()"
+        raise ValueError(f"b must be a tensor of a real floating-point type, got {b.dtype}: {advice}.")
 
 
 def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tensor:
@@ -167,11 +161,3 @@ def _first_guess(w0: Tensor, b: Tensor) -> Tensor:
         got = f"{tuple(w0.shape)}, {w0.dtype} on {w0.device}" if isinstance(w0, Tensor) else type(w0).__name__
         raise ValueError(f"w0 must be like b, {tuple(b.shape)}, {b.dtype} on {b.device}; got {got}.")
     return w0.detach()
-
-
-def _expect(value: T | None, kind: type[T], default: D, name: str, example: str) -> T | D:
-    if value is None:
-        return default
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be an object such as {example}, or None, got {value!r}.")
-    return value
