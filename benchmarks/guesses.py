@@ -29,6 +29,8 @@ VARIANTS = [
 class Counted(Field):
     """Counts the calls of a field."""
 
+    rowwise = True
+
     def __init__(self, field: Callable[[float | Tensor, Tensor], Tensor], linear_part: float | None = None) -> None:
         super().__init__()
         self.inner = field

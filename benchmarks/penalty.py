@@ -55,7 +55,7 @@ class Network(nn.Module):
 def layers(channels: int, size: int) -> Piecewise:
     """F^{-3,1} of two convolutions, with weights of its own for each layer."""
     fields = [Bounded(Conv(channels, 2, size=(size, size), bound=1.0), -3.0, 1.0) for _ in range(LAYERS)]
-    return Piecewise(fields, float(LAYERS))
+    return Piecewise(fields)
 
 
 def trainer(network: Network, images: Tensor, labels: Tensor) -> Callable[[TrajectoryPenalty | None], float]:

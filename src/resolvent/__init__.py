@@ -11,6 +11,7 @@ from resolvent.blocks import (
     Store,
     ThetaBlock,
     Trajectory,
+    check_field,
     make_implicit,
     push,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "UnrolledAdjoint",
     "Work",
     "analysis",
+    "check_field",
     "estimators",
     "fields",
     "gradient_error",

@@ -222,6 +222,8 @@ def test_linear_part_reaches_the_solver() -> None:
     """Picard on a stiff field converges only with the linear part on the left."""
 
     class Stiff(fields.Field):
+        rowwise = True
+
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return -50 * y + torch.sin(y)
 
@@ -267,7 +269,27 @@ def test_failures_follow_the_policy() -> None:
             {"learn_theta": True, "theta": 1.0},
             r"learned theta must start at a number between 0\.001 and 0\.999, got 1\.0",
         ),
+        ({"learn_theta": "yes"}, "learn_theta must be True or False, got 'yes'"),
         ({"field": 3}, r"field must be callable with \(t, y\), got 3"),
+        ({"field": nn.Linear(3, 3)}, r"two arguments \(t, y\), which Linear cannot take: .* rs\.Autonomous\(module\)"),
+        ({"field": nn.Sequential(nn.Linear(3, 3), nn.Tanh())}, r"which Sequential cannot take"),
+        ({"field": lambda y: y}, r"which <lambda> cannot take: .* rs\.Autonomous\(function\)"),
+        ({"field": lambda t, y, condition: y}, r"which <lambda> cannot take: give it the arguments \(t, y\)"),
+        ({"solver": "newton"}, r"solver must be an object such as rs\.Newton\(\), or None, got 'newton'"),
+        ({"solver": rs.Newton}, r"solver must be an object such as rs\.Newton\(\), or None, got <class"),
+        ({"solver": rs.GMRES()}, "GMRES solves linear systems"),
+        ({"stopping": 1e-6}, r"stopping must be an object such as rs\.Stopping\(.*, got 1e-06"),
+        ({"stopping": rs.Stopping(max_steps=3, check_every=0)}, "cannot raise: take on_failure"),
+        (
+            {"adjoint": "implicit"},
+            r"adjoint must be an object such as rs\.ImplicitAdjoint\(\), or None",
+        ),
+        ({"memory": ["store"]}, r"memory must be one of .* got \['store'\]"),
+        ({"memory": None}, "memory must be one of .* got None"),
+        ({"guess": 3}, "guess must be one of .* got 3"),
+        ({"reuse": 1}, "reuse must be True or False, got 1"),
+        ({"mode": "fast"}, "mode must be one of .* got 'fast'"),
+        ({"horizon": torch.tensor(0.0)}, r"horizon must be a finite number other than 0, got 0\.0"),
     ],
 )
 def test_refuses_wrong_arguments(change: dict[str, object], message: str) -> None:

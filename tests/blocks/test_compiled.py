@@ -39,6 +39,8 @@ def test_the_default_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 class Forced(fields.Field):
     """F(t, y) = -cos(3 t) tanh(A y), with its Jacobian."""
 
+    rowwise = True
+
     def __init__(self) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(3, 3))
@@ -111,6 +113,7 @@ def test_learned_theta_and_horizon() -> None:
 class Cubic(fields.Field):
     """-y^3: the further out, the more steps of Newton's method."""
 
+    rowwise = True
     autonomous = True
 
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
@@ -157,6 +160,7 @@ def test_it_can_be_copied_and_stored_after_it_was_compiled() -> None:
 
 def test_failure_is_as_loud() -> None:
     class Rootless(fields.Field):
+        rowwise = True
         autonomous = True
 
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ def kept_bytes(block: Block, x: Tensor) -> int:
 class Rotation(fields.Field):
     """A field that neither dissipates nor grows much, with wide hidden layers."""
 
+    rowwise = True
+
     def __init__(self, dim: int = 64, width: int = 64) -> None:
         super().__init__()
         self.inner, self.outer = nn.Linear(dim, width), nn.Linear(width, dim, bias=False)
@@ -197,6 +199,8 @@ def test_dissipative_dynamics_are_refused_loudly() -> None:
     """Thirty layers with R = 1/3 bring all states to one: the way back is lost in rounding, and says so."""
 
     class Decay(fields.Field):
+        rowwise = True
+
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return -10 * (y - 1) + 0.1 * torch.sin(y)
 
@@ -214,6 +218,8 @@ def test_error_that_shrinks_again_on_the_way_back_is_noticed() -> None:
     """Growth, then decay: the first state is recovered well, the ones between are not, and gradients would be wrong."""
 
     class GrowthThenDecay(fields.Field):
+        rowwise = True
+
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return (12.0 if t < 1 else -12.0) * torch.sin(y - 1)
 
@@ -232,6 +238,8 @@ def test_inverse_that_cannot_be_solved_is_refused() -> None:
     """At h lambda = -2 the midpoint step is the projection to zero, and nothing comes back from there."""
 
     class Pole(fields.Field):
+        rowwise = True
+
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return -2 * y + 0.01 * y**2
 

@@ -14,6 +14,8 @@ TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
 class Forced(fields.Field):
     """Depends on time, and treats samples alone."""
 
+    rowwise = True
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = fields.MLP(3, 8, 1)
@@ -89,6 +91,7 @@ def test_many_layers_are_solved_for_in_groups_of_like_size() -> None:
 class Steep(fields.Field):
     """Newton's method for all layers at once runs into its flat parts; for one after the other it does not."""
 
+    rowwise = True
     autonomous = True
 
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
@@ -104,6 +107,7 @@ def test_layers_that_are_not_found_together_are_found_one_after_the_other() -> N
 
 def test_failure_is_as_loud() -> None:
     class Rootless(fields.Field):
+        rowwise = True
         autonomous = True
 
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
@@ -152,6 +156,7 @@ def test_a_field_of_the_whole_batch_stands_in_the_way() -> None:
 
 
 class Stiff(fields.Field):
+    rowwise = True
     autonomous = True
 
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:

@@ -1,9 +1,12 @@
 """A set of weights for every layer: which step sees which piece."""
 
+import copy
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import resolvent as rs
 from resolvent import fields, schemes
 from resolvent.blocks import Block, ThetaBlock
 from schemes.catalogue import RUNGE_KUTTA, SCHEMES, THETA, column
@@ -14,6 +17,7 @@ STEPS = 7
 class Constant(fields.Field):
     """F = k, whatever the state: the increments of a pass tell which pieces it used."""
 
+    rowwise = True
     autonomous = True
 
     def __init__(self, k: float) -> None:
@@ -24,7 +28,7 @@ class Constant(fields.Field):
         return torch.full_like(y, self.k)
 
 
-def numbered(horizon: float, pieces: int = STEPS) -> fields.Piecewise:
+def numbered(horizon: float | None = None, pieces: int = STEPS) -> fields.Piecewise:
     return fields.Piecewise([Constant(k) for k in range(pieces)], horizon)
 
 
@@ -53,7 +57,7 @@ def test_off_the_grid_the_piece_is_that_of_the_stage_time(theta: float) -> None:
     """Index floor((t_n + theta h) / h), and floor(t_n / h) for theta = 1, sample by sample."""
     h = 0.1
     t0 = torch.tensor([0.0, 0.02, 0.05, 0.13, 0.29])
-    states = ThetaBlock(numbered(2.0, 20), theta, 4, 4 * h).trajectory(torch.zeros(5, 1), t0).states
+    states = ThetaBlock(numbered(2.0, 20), theta, 20, 20 * h).trajectory(torch.zeros(5, 1), t0).states[:5]
     increments = states.diff(dim=0).squeeze(2) / h
     for n in range(4):
         stage = t0 + n * h + (theta * h if theta < 1 else 0.0)
@@ -89,7 +93,7 @@ def test_per_sample_start_without_a_loop_over_samples() -> None:
         nonlocal calls
         calls = 0
         field = fields.Piecewise([Counted(k) for k in range(5)], 1.0)
-        ThetaBlock(field, 0.0, 2, 0.4)(torch.zeros(batch, 1), torch.linspace(0.0, 0.6, batch))
+        ThetaBlock(field, 0.0, 5, 1.0)(torch.zeros(batch, 1), torch.linspace(0.0, 0.6, batch))
         return calls
 
     assert count(4) == count(400)
@@ -127,3 +131,51 @@ def test_interpolation_takes_slopes_from_the_side_of_the_step() -> None:
     times = torch.linspace(0.0, 1.4, 29)
     expected = torch.stack([sum(min(max(t - 0.2 * k, 0.0), 0.2) * k for k in range(STEPS)) for t in times])
     torch.testing.assert_close(block.interpolate(torch.zeros(1, 1), times).flatten(), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("horizon", [5.0, 0.3, torch.tensor(2.0, dtype=torch.float64)])
+def test_the_block_says_the_horizon(horizon: float | Tensor) -> None:
+    """All pieces are used, one a step, and backwards in time, too."""
+    field = numbered()
+    increments = ThetaBlock(field, 0.5, STEPS, horizon).trajectory(torch.zeros(1, 1)).states.flatten().diff()
+    h = float(horizon) / STEPS
+    torch.testing.assert_close(increments / h, torch.arange(7.0), atol=1e-8, rtol=0)
+    back = ThetaBlock(numbered(), 0.5, STEPS, -horizon).trajectory(torch.zeros(1, 1), float(horizon)).states
+    torch.testing.assert_close(back.flatten().diff() / -h, torch.arange(7.0).flip(0), atol=1e-8, rtol=0)
+
+
+def test_a_learned_horizon_takes_the_pieces_with_it() -> None:
+    horizon = nn.Parameter(torch.tensor(1.0))
+    block = ThetaBlock(numbered(), 0.5, STEPS, horizon)
+    for value in (1.0, 3.0, 0.5):
+        with torch.no_grad():
+            horizon.fill_(value)
+        for copied in (block, copy.deepcopy(block)):
+            states = copied.trajectory(torch.zeros(1, 1)).states
+            increments = states.detach().flatten().diff() * STEPS / value
+            torch.testing.assert_close(increments, torch.arange(7.0), atol=1e-8, rtol=0)
+    assert "field.horizon" not in block.state_dict()
+
+
+def test_two_horizons_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"5 fields of Piecewise are spread over a horizon of 1,.* this block has 5: "):
+        ThetaBlock(numbered(1.0, 5), 0.5, 5, 5.0)
+    field = numbered()
+    ThetaBlock(field, 0.5, STEPS, 2.0)
+    ThetaBlock(field, 1.0, 3, -2.0)  # The same pieces in other steps, and backwards.
+    with pytest.raises(
+        ValueError, match=r"horizon of 2, .* this block has 3: leave it to the block, Piecewise\(fields\)"
+    ):
+        ThetaBlock(field, 0.5, STEPS, 3.0)
+    with pytest.raises(ValueError, match=r"horizon of 2, .* this block has a tensor, which may change"):
+        ThetaBlock(field, 0.5, STEPS, nn.Parameter(torch.tensor(2.0)))
+    nested = rs.Halves(numbered(1.0), numbered(1.0))
+    with pytest.raises(ValueError, match=r"horizon of 1, .* this block has 2"):
+        Block(nested, rs.schemes.VERLET, STEPS, 2.0)
+
+
+def test_a_horizon_that_was_changed_is_refused_in_the_next_pass() -> None:
+    block = ThetaBlock(numbered(), 0.5, STEPS, 1.0)
+    block.horizon = 5.0
+    with pytest.raises(ValueError, match=r"horizon of 1, .* this block has 5"):
+        block(torch.zeros(1, 1))

@@ -102,6 +102,8 @@ def test_pieces_act_on_tangents_in_their_turn() -> None:
 @pytest.mark.parametrize("theta", [0.0, 0.5])
 def test_a_field_that_does_not_depend_on_the_state_leaves_tangents_alone(theta: float) -> None:
     class Wind(rs.fields.Field):
+        rowwise = True
+
         def forward(self, t: Any, y: Tensor) -> Tensor:
             return torch.ones_like(y)
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields import MLP, Autonomous, Conv, Field, Sin
+import resolvent as rs
+from resolvent.fields import MLP, Autonomous, Bounded, Conv, Field, Piecewise, Sin
 from resolvent.spectral import norm_bound
 
 
@@ -205,6 +206,36 @@ def test_what_is_said_of_a_module_is_known_of_the_field():
     assert tensor.dtype == torch.float32
     with pytest.raises(ValueError, match="got -1"):
         Autonomous(nn.Linear(2, 2), lipschitz=-1.0)
+
+
+def test_what_is_no_module_or_no_field_is_refused_with_the_fix():
+    with pytest.raises(ValueError, match=r"a module or a function .* got 3"):
+        Autonomous(3)
+    with pytest.raises(ValueError, match="MLP is a field already: take it as it is"):
+        Autonomous(MLP(2, 3, 1))
+    with pytest.raises(ValueError, match="<lambda> is a field already"):
+        Autonomous(lambda t, y: y)
+    with pytest.raises(
+        ValueError, match=r"Bounded takes a field, .* got Linear: wrap a module in rs\.Autonomous\(module, l"
+    ):
+        Bounded(nn.Linear(2, 2), -1.0, 1.0)
+    with pytest.raises(ValueError, match=r"Piecewise takes a field, .* got Linear"):
+        Piecewise([MLP(2, 3, 1), nn.Linear(2, 2)])
+    with pytest.raises(ValueError, match=r"velocity is called with the two arguments \(t, y\), which Linear cannot"):
+        rs.Halves(nn.Linear(2, 2), MLP(2, 3, 1))
+
+
+def test_nothing_is_assumed_of_a_field_that_declares_nothing():
+    """Solvers may then call it with the whole batch only."""
+
+    class Plain(Field):
+        def forward(self, t, y):
+            return -y
+
+    field = Plain()
+    assert not field.rowwise
+    assert not field.autonomous
+    assert (field.shape, field.bound, field.linear_part, field.with_jacobian) == (None, None, None, None)
 
 
 @pytest.mark.parametrize(

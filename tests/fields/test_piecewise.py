@@ -94,6 +94,8 @@ def test_gradients_go_to_the_samples_and_to_the_fields_that_acted(rowwise):
 
 
 class Clock(Field):
+    rowwise = True
+
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
         return torch.as_tensor(t).reshape(-1, 1) + 0 * y
 
@@ -130,8 +132,18 @@ def test_what_the_pieces_have_in_common():
 
 
 @pytest.mark.parametrize(
-    ("fields", "horizon", "words"), [([], 1.0, "at least one"), ([0], 0.0, "got 0"), ([0], math.inf, "inf")]
+    ("fields", "horizon", "words"),
+    [([], 1.0, "at least one"), ([0], 0.0, "got 0"), ([0], math.inf, "inf"), ([0], "1", "got '1'")],
 )
 def test_wrong_arguments_are_refused(fields, horizon, words):
     with pytest.raises(ValueError, match=words):
         Piecewise([Constant(k) for k in fields], horizon)
+
+
+def test_without_a_horizon_or_a_block_time_has_no_meaning():
+    field = Piecewise([Constant(0), Constant(1)])
+    for act in (lambda: field(0.5, torch.zeros(1, 1)), lambda: field.cells(torch.zeros(2)), lambda: field.horizon):
+        with pytest.raises(
+            ValueError, match=r"give it to a block, .* or make it with Piecewise\(fields, horizon=...\)"
+        ):
+            act()

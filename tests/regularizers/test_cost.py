@@ -13,6 +13,8 @@ from resolvent.regularizers import DiagonalPenalty, KineticEnergy, TotalDerivati
 class Counted(Field):
     """Counts how often it is called, and with how many rows."""
 
+    rowwise = True
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = MLP(3, 5, 1)

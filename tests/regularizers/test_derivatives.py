@@ -13,6 +13,8 @@ from resolvent.regularizers import DiagonalPenalty, KineticEnergy, TotalDerivati
 
 
 class Linear(Field):
+    rowwise = True
+
     def __init__(self, A: Tensor) -> None:
         super().__init__()
         self.A = A
@@ -23,6 +25,8 @@ class Linear(Field):
 
 class Swing(Field):
     """y' = cos(t) y^2, with its next derivatives by hand."""
+
+    rowwise = True
 
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
         return torch.cos(torch.as_tensor(t, dtype=y.dtype)).reshape(-1, 1) * y**2

@@ -17,6 +17,8 @@ SHARP = Stopping(rtol=1e-13, atol=1e-14)
 class Rotation(Field):
     """Depends on time, and treats each sample alone."""
 
+    rowwise = True
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, 3))

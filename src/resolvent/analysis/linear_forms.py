@@ -57,8 +57,8 @@ class LinearForm:
 def linear_form(scheme: Scheme) -> LinearForm:
     """The linear form of a scheme. `linear_form.register` adds a kind of scheme that is your own."""
     raise ValueError(
-        f"the stability of {type(scheme).__name__} is not known: it must be a scheme such as rs.Theta(0.5), or be "
-        "registered with resolvent.analysis.linear_form.register."
+        f"the stability of {type(scheme).__name__} is not known: it must be a scheme such as rs.schemes.Theta(0.5), or "
+        "be registered with resolvent.analysis.linear_form.register."
     )
 
 

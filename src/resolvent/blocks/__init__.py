@@ -1,6 +1,7 @@
 """Blocks of layers: several steps of a scheme through a field, and what they remember."""
 
 from resolvent.blocks.block import Block as Block
+from resolvent.blocks.check_field import check_field as check_field
 from resolvent.blocks.halves import Halves as Halves
 from resolvent.blocks.implicit import make_implicit as make_implicit
 from resolvent.blocks.memory import Checkpoint as Checkpoint

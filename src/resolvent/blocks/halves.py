@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.fields import Field, Time
+from resolvent.fields.arguments import check_callable_field
 
 
 class Halves(Field):
@@ -25,6 +26,8 @@ class Halves(Field):
 
     def __init__(self, velocity: Callable[[Time, Tensor], Tensor], force: Callable[[Time, Tensor], Tensor]) -> None:
         super().__init__()
+        check_callable_field(velocity, "velocity")
+        check_callable_field(force, "force")
         self.velocity = velocity
         self.force = force
         self.rowwise = all(getattr(part, "rowwise", False) for part in (velocity, force))

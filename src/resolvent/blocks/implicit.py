@@ -6,9 +6,8 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
+from resolvent.blocks.check_field import refuse_changing_modules
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.fields import Autonomous, Field, Time
 from resolvent.schemes.interval import Number
@@ -115,19 +114,10 @@ class ImplicitResidual(nn.Module):
         self.register_load_state_dict_pre_hook(_lengthen)
 
     def forward(self, x: Tensor) -> Tensor:
-        for name, module in self.named_modules():
-            if module.training and _changes(module):
-                raise ValueError(
-                    f"{name.removeprefix(_INNER)}, a {type(module).__name__}, gives another result each time it is "
-                    "called in training mode, and an implicit layer calls it many times: put it in evaluation mode "
-                    "(module.eval()), or use GroupNorm or LayerNorm, and dropout outside of the residual branch."
-                )
+        # At each call: the weights are the network's, whose parts may change their mode at any time.
+        refuse_changing_modules(self, _INNER)
         y: Tensor = self.block(x)
         return y - x if self.branch else y
-
-
-def _changes(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
 
 
 def _shorten(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

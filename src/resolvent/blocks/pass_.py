@@ -2,15 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
-from resolvent.equation.function import VectorField
+from resolvent.equation.function import VectorField, as_vector_field
 from resolvent.equation.options import Place, SolveOptions
 from resolvent.equation.solution import Solution
 from resolvent.schemes.guess import Guess
-from resolvent.schemes.interval import Interval, Number
+from resolvent.schemes.interval import Field, Interval, Number
 from resolvent.schemes.scheme import Carry, Scheme, Step
 
 # What `extrapolate` reads.
@@ -22,7 +23,7 @@ class Pass:
     """Everything that determines a pass but the input and the weights of the field.
 
     Attributes:
-        field: F(t, y).
+        field: F(t, y), as the block has it.
         scheme: makes the steps.
         t0: start, a number, a 0-d tensor, or (batch,).
         h: step, a number or a 0-d tensor.
@@ -32,9 +33,10 @@ class Pass:
         guess: where the solves start.
         right_end: see `Interval`.
         reuse: whether a solve starts from what the one before it learned.
+        stores: whether the graph of every layer is kept.
     """
 
-    field: VectorField
+    field: Field
     scheme: Scheme
     t0: Number
     h: Number
@@ -44,13 +46,19 @@ class Pass:
     guess: Guess | None = None
     right_end: float = 1.0
     reuse: bool = False
+    stores: bool = True
+
+    @cached_property
+    def vector_field(self) -> VectorField:
+        """F(t, y), with what it declares of itself."""
+        return as_vector_field(self.field)
 
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
         """The n-th interval, at whose start the states `past` are the latest."""
         # A product, not a sum of steps: the grid carries no accumulated rounding.
         t = self.t0 + n * self.h
         options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
-        return Interval(self.field, t, self.h, options, self.guess, past, before, self.right_end)
+        return Interval(self.vector_field, t, self.h, options, self.guess, past, before, self.right_end)
 
     def steps(self, x: Tensor) -> Iterator[Step]:
         """All steps, in the order of time."""

@@ -15,8 +15,9 @@ class Trajectory:
     Attributes:
         times: (num_steps + 1,), or (num_steps + 1, batch) where samples start at times of their own.
         states: (num_steps + 1, batch, *shape), the input first.
-        solutions: the solves in their order: one a step for a theta or multistep scheme, one a stage for a diagonally
-            implicit one, none for an explicit one.
+        solutions: the solves in their order. One per step for a theta, multistep or fully implicit scheme, one per
+            stage for a diagonally implicit one, none for an explicit one. Where a `ThetaBlock` solves for several
+            layers together (see its `mode`), one per group of layers.
     """
 
     times: Tensor

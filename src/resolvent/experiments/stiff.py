@@ -95,7 +95,7 @@ class Stiff(Network):
             mlp = rs.fields.MLP(1, 4, 2, activation=nn.ReLU(), bound=1.0, always=config.always, init=config.init)
             return rs.fields.Bounded(mlp, LOW, HIGH)
 
-        self.field = rs.fields.Piecewise([layer() for _ in range(LAYERS)], HORIZON)
+        self.field = rs.fields.Piecewise([layer() for _ in range(LAYERS)])
         self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON)
         self.layers = Simultaneous(self.block)
         self.penalty = rs.regularizers.TrajectoryPenalty(variation=config.variation)

@@ -1,10 +1,11 @@
 """Any module as a vector field."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from resolvent.fields.arguments import takes
 from resolvent.fields.base import Field, Time
 from resolvent.spectral import Disc
 
@@ -12,10 +13,10 @@ from resolvent.spectral import Disc
 class Autonomous(Field):
     """A module y -> F(y) as a field that does not depend on time.
 
-    What cannot be seen from outside has to be said here; what is said is believed.
+    Declare here what cannot be detected. `rs.check_field` checks `rowwise`; the other declarations are not checked.
 
     Arguments:
-        module: maps (batch, *shape) to the same shape.
+        module: a module or a function that maps (batch, *shape) to the same shape.
         rowwise: True if the module treats each sample alone and alike (no batch statistics, no closed-over samples).
             It lets solvers drop samples that are finished and replicate rows for a Jacobian.
         linear_part: a multiplier c with F(y) = c y + N(y), see `Field.linear_part`.
@@ -27,7 +28,7 @@ class Autonomous(Field):
 
     def __init__(
         self,
-        module: nn.Module,
+        module: Callable[[Tensor], Tensor],
         *,
         rowwise: bool = False,
         linear_part: float | Tensor | None = None,
@@ -35,6 +36,11 @@ class Autonomous(Field):
         shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        if not callable(module):
+            raise ValueError(f"module must be a module or a function y -> F(y), got {module!r}.")
+        if isinstance(module, Field) or not takes(module, 1):
+            name = getattr(module, "__name__", type(module).__name__)
+            raise ValueError(f"module is called with y alone, but {name} is a field already: take it as it is.")
         if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
             raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
         self.module = module

@@ -14,11 +14,12 @@ class Field(nn.Module, ABC):
     """A vector field F(t, y), the right-hand side of y' = F(t, y).
 
     A subclass defines `forward` and, where it can, says what it knows of itself: solvers, blocks and certificates read
-    the attributes below and fall back on something slower or refuse where nothing is known.
+    the attributes below. What is not declared is not assumed: they take something slower, or refuse.
     """
 
-    rowwise: bool = True
-    """Whether each sample is treated alone and alike, so that F may be called with another number of rows."""
+    rowwise: bool = False
+    """Whether each sample is treated alone and alike, so that F may be called with another number of rows. A field that
+    says so is faster; `rs.check_field` checks it."""
 
     autonomous: bool = False
     """Whether F does not depend on t."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.fields.arguments import expect_field
 from resolvent.fields.base import Field, Time
 from resolvent.spectral import Disc
 
@@ -48,6 +49,7 @@ class Bounded(Field):
         per_channel: bool = False,
     ) -> None:
         super().__init__()
+        expect_field(field, "Bounded", "rs.Autonomous(module, lipschitz=...)")
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"the limits must be finite with low < high, got low={low} and high={high}")
         if field.bound is None or field.bound > 1:

@@ -41,6 +41,7 @@ class Conv(Field):
     Reference: He et al., Identity mappings in deep residual networks, 2016.
     """
 
+    rowwise = True
     autonomous = True
 
     def __init__(

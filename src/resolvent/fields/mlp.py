@@ -34,6 +34,7 @@ class MLP(Field):
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.
     """
 
+    rowwise = True
     autonomous = True
 
     def __init__(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from resolvent.fields.arguments import expect_field
 from resolvent.fields.base import Field, Time
 from resolvent.spectral import Disc
 
@@ -21,18 +22,21 @@ class Piecewise(Field):
 
     Arguments:
         fields: F_0, ..., F_{T-1}.
-        horizon: H.
+        horizon: H. None takes the absolute value of the horizon of the block that the field is given to; a number is
+            for use outside of a block, which refuses a number other than its own.
     """
 
-    def __init__(self, fields: Iterable[Field], horizon: float) -> None:
+    def __init__(self, fields: Iterable[Field], horizon: float | None = None) -> None:
         super().__init__()
         pieces = list(fields)
         if not pieces:
             raise ValueError("Piecewise needs at least one field, got none")
-        if not (math.isfinite(horizon) and horizon > 0):
-            raise ValueError(f"horizon must be a positive number, got {horizon}")
+        for piece in pieces:
+            expect_field(piece, "Piecewise")
+        if horizon is not None and not (isinstance(horizon, int | float) and math.isfinite(horizon) and horizon > 0):
+            raise ValueError(f"horizon must be a positive number, or None, got {horizon!r}")
         self.fields = nn.ModuleList(pieces)
-        self.horizon = float(horizon)
+        self._horizon: float | Tensor | None = None if horizon is None else float(horizon)
         self.rowwise = all(field.rowwise for field in pieces)
         self.autonomous = len(pieces) == 1 and pieces[0].autonomous
         self.shape = pieces[0].shape if len({field.shape for field in pieces}) == 1 else None
@@ -43,6 +47,32 @@ class Piecewise(Field):
     def pieces(self) -> tuple[Field, ...]:
         """The fields, in order of time."""
         return tuple(self.fields)  # type: ignore[arg-type]
+
+    @property
+    def horizon(self) -> float | Tensor:
+        """H; a 0-d tensor without a graph where a block learns it."""
+        if self._horizon is None:
+            raise ValueError(
+                "Piecewise does not know over which time its fields are spread: give it to a block, whose horizon it "
+                "takes, or make it with Piecewise(fields, horizon=...)."
+            )
+        return self._horizon
+
+    def share_horizon(self, horizon: float | Tensor) -> None:
+        """Takes the horizon of a block, of any sign; a ValueError if it has another one already.
+
+        A tensor may be learned: a block shares it before each pass, and the new one replaces the old one.
+        """
+        if isinstance(horizon, Tensor) and not isinstance(self._horizon, float):
+            self._horizon = horizon.detach().abs()
+        elif self._horizon is None:
+            self._horizon = abs(float(horizon))
+        elif isinstance(horizon, Tensor) or not math.isclose(self._horizon, abs(horizon), rel_tol=1e-6):
+            raise ValueError(
+                f"the {len(self.fields)} fields of Piecewise are spread over a horizon of {float(self._horizon):g}, "
+                f"said by its maker or by another block, but this block has {_describe(horizon)}: leave it to the "
+                "block, Piecewise(fields), and make one for each block."
+            )
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if not isinstance(t, Tensor) or t.ndim == 0:
@@ -66,7 +96,7 @@ class Piecewise(Field):
 
     def cell(self, t: float) -> int:
         """Index of the field that is active at time t."""
-        position = t * (len(self.fields) / self.horizon) + math.sqrt(torch.finfo(torch.float64).eps)
+        position = t * (len(self.fields) / float(self.horizon)) + math.sqrt(torch.finfo(torch.float64).eps)
         return int(min(max(position, 0.0), len(self.fields) - 1))
 
     def cells(self, t: Tensor) -> Tensor:
@@ -94,3 +124,8 @@ class Piecewise(Field):
             active = (cells == k).reshape(-1, *[1] * (y.ndim - 1))
             value = torch.where(active, self.fields[k](t, y), value)
         return value
+
+
+def _describe(horizon: float | Tensor) -> str:
+    """A horizon in a message; the value of a tensor may be unknown, or change."""
+    return "a tensor, which may change" if isinstance(horizon, Tensor) else f"{abs(horizon):g}"

@@ -89,6 +89,7 @@ class GradientFlow(Field):
     Reference: Ruthotto and Haber, Deep neural networks motivated by partial differential equations, 2020.
     """
 
+    rowwise = True
     autonomous = True
 
     def __init__(
@@ -147,6 +148,7 @@ class Hamiltonian(Field):
     Reference: Haber and Ruthotto, Stable architectures for deep neural networks, 2017.
     """
 
+    rowwise = True
     autonomous = True
 
     def __init__(

@@ -18,7 +18,6 @@ class BatchNormConv(Field):
     Reference: He et al., Identity mappings in deep residual networks, 2016.
     """
 
-    rowwise = False
     autonomous = True
 
     def __init__(self, conv: Conv) -> None:

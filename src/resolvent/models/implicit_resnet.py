@@ -170,7 +170,7 @@ def implicit_resnet18(
     horizon = layers * steps * step_size
 
     def stage(width: int, size: Size) -> ThetaBlock:
-        fields = Piecewise([field(width, size) for _ in range(layers)], horizon)
+        fields = Piecewise([field(width, size) for _ in range(layers)])
         return ThetaBlock(fields, theta, layers * steps, horizon, stopping=stopping, **block)
 
     widths = [channels * factor for factor in ARCHITECTURES[architecture]]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.fields import Field, Time
+from resolvent.fields.arguments import expect_field
 from resolvent.spectral import Disc
 
 
@@ -27,6 +28,7 @@ class Scaled(Field):
         self, field: Field, scale: float | None = None, learn_scale: bool = True, per_channel: bool = False
     ) -> None:
         super().__init__()
+        expect_field(field, "Scaled", "rs.Autonomous(module, shape=...)")
         if field.shape is None:
             raise ValueError(f"{type(field).__name__} does not tell the shape of its states: make it with size=(...)")
         self.field = field

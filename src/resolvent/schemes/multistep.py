@@ -44,6 +44,10 @@ class Multistep(Scheme):
             )
 
     @property
+    def implicit(self) -> bool:
+        return self.beta[0] != 0 or self.start.implicit
+
+    @property
     def inverse(self) -> Scheme:
         raise ValueError(
             "a multistep scheme has no inverse step that is stable, and cannot be reversed: take memory='checkpoint', "

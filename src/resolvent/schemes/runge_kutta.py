@@ -40,6 +40,10 @@ class RungeKutta(Scheme):
         return self.tableau.order
 
     @property
+    def implicit(self) -> bool:
+        return not self.tableau.explicit
+
+    @property
     def inverse(self) -> "RungeKutta":
         return RungeKutta(self.tableau.inverse)
 

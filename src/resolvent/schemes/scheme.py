@@ -45,6 +45,11 @@ class Scheme(ABC):
     def order(self) -> int:
         """The power of h that the error is proportional to, for smooth fields."""
 
+    @property
+    def implicit(self) -> bool:
+        """Whether a step solves equations, and so evaluates the field an unknown number of times."""
+        return True
+
     @abstractmethod
     def step(self, interval: Interval, carry: Carry) -> Step:
         """Advances the state from the start of the interval to its end."""

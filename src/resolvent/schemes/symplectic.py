@@ -37,6 +37,10 @@ class Symplectic(Scheme):
                 raise ValueError(f"the {name} must sum to 1 for the method to converge, got {sum(moves)}.")
 
     @property
+    def implicit(self) -> bool:
+        return False
+
+    @property
     def inverse(self) -> "Symplectic":
         return Symplectic((0.0, *self.drifts[::-1]), (*self.kicks[::-1], 0.0), self.order)
 

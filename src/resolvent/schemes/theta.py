@@ -48,12 +48,16 @@ class Theta(Scheme):
         return 2 if self._smallest == 0.5 else 1
 
     @property
+    def implicit(self) -> bool:
+        return isinstance(self.theta, Tensor) or self.theta != 0
+
+    @property
     def inverse(self) -> "Theta":
         return Theta(1 - self.theta, self.form)
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]
-        if not isinstance(self.theta, Tensor) and self.theta == 0:
+        if not self.implicit:
             return Step(Carry((x + interval.length * interval.evaluate(0.0, x),)))
         return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
 

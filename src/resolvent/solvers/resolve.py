@@ -4,7 +4,6 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -169,14 +168,15 @@ def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
     )
 
 
-def _check_right_hand_side(b: Any) -> None:
+def _check_right_hand_side(b: object) -> None:
     if not isinstance(b, Tensor):
-        raise ValueError(
-            f"b must be one tensor (batch, *shape), got a {type(b).__name__}; stack or concatenate several tensors into "
-            "one, and turn numbers into a tensor by torch.tensor([...])."
-        )
+        advice = "make a tensor of it, torch.tensor(b)"
+        if isinstance(b, list | tuple) and any(isinstance(part, Tensor) for part in b):
+            advice = "make one tensor of its parts, as torch.stack or torch.cat do"
+        raise ValueError(f"b must be a tensor (batch, *shape), got a {type(b).__name__}: {advice}.")
     if not b.is_floating_point():
-        raise ValueError(f"b must be of a real floating-point type, got {b.dtype}; convert it with .float().")
+        advice = "solve for the real parts, torch.view_as_real(b)" if b.is_complex() else "convert it with .float()"
+        raise ValueError(f"b must be a tensor of a real floating-point type, got {b.dtype}: {advice}.")
     if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
         raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
 

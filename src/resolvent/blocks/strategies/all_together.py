@@ -64,12 +64,14 @@ class AllTogether(Strategy):
             return "takes theta layers in the midpoint form"
         if isinstance(scheme.theta, Tensor) or (scheme.theta != 0 and scheme.theta < 0.5):
             return f"takes a number theta of 1/2 or more, got {scheme.theta}"
-        if not pass_.field.rowwise:
-            return f"takes a field that treats samples alone; {type(pass_.field.call).__name__} does not say that it does"
+        if not pass_.vector_field.rowwise:
+            return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not say that it does"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
             return "leaves no choice of the solver, of its starting guess or of its reuse"
         if isinstance(options.adjoint, UnrolledAdjoint):
             return "is not differentiated through its iterations"
+        if not pass_.stores:
+            return "keeps all layers in memory: take memory='store'"
         if options.stopping.fixed:
             return "has to check whether it has converged, got rs.FixedSteps(...)"
         return None
@@ -127,7 +129,7 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> Solut
     first = dataclasses.replace(first, options=options)
     lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
-    F = pass_.field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
+    F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.length) if w0 is None else w0
     # An error of a stage enters the equations of all later layers, divided by theta.

@@ -49,10 +49,10 @@ class Compiled(Strategy):
 
     def check(self, pass_: "Pass") -> None:
         self._together.check(pass_)
-        if pass_.field.value_and_jacobian is None:
+        if pass_.vector_field.value_and_jacobian is None:
             raise ValueError(
                 'mode="compiled" takes a field with a Jacobian in closed form; '
-                f"{type(pass_.field.call).__name__} has none: take mode=\"parallel\"."
+                f"{type(pass_.field).__name__} has none: take mode=\"parallel\"."
             )
         if pass_.options.adjoint != ImplicitAdjoint():
             raise ValueError(
@@ -105,11 +105,11 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     theta = float(pass_.scheme.theta)
     first = pass_.interval(numbers[0])
     times = first.time(theta)
-    if not pass_.field.autonomous:
+    if not pass_.vector_field.autonomous:
         times = time_columns([pass_.interval(n).time(theta) for n in numbers], x).flatten()
     stopping = pass_.options.stopping.tightened(len(numbers) / theta, x.dtype)
     return Group(
-        pass_.field.call, times, first.length, theta, stopping.relative(x.dtype), stopping.absolute(x.dtype)
+        pass_.field, times, first.length, theta, stopping.relative(x.dtype), stopping.absolute(x.dtype)
     )
 
 

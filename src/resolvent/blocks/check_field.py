@@ -1,0 +1,145 @@
+"""check_field: whether a field is a function, and whether it treats each sample alone."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.torch_func import transforming
+from resolvent.fields import Piecewise
+from resolvent.schemes.interval import Field, Number
+
+Call = Callable[[Number, Tensor], Tensor]
+
+
+def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
+    """Raises a ValueError if F cannot be solved for, and names the cause.
+
+    A solver evaluates F many times and judges each sample alone. So F must give the same result each time (no dropout,
+    no noise, no state that calls change), and a row of its result must depend on the same row of the state alone (no
+    batch statistics). A field that declares `rowwise` must also treat a row alone as it treats the row in its batch.
+
+    Batch norms and dropout in training mode are found among the modules. All else is found by values: F is evaluated
+    at x, again with some rows of x replaced by others, and, if `rowwise` is declared, at a single row. Differences
+    count beyond the square root of the precision that F computes in. The pieces of a `Piecewise` field are checked one
+    by one. Random numbers, gradients and normalised weights are left as they are.
+
+    `Block` does this for implicit layers on its first call in training mode.
+
+    Arguments:
+        field: F(t, y).
+        x: (batch, *shape), states such as the field will see. A single row has no others to be told from: then only
+            the modules are checked.
+        t: time, a number, a 0-d tensor or (batch,).
+    """
+    if isinstance(field, nn.Module):
+        refuse_changing_modules(field)
+    if len(x) < 2:
+        return
+    pieces = dict.fromkeys(field.pieces) if isinstance(field, Piecewise) else (field,)
+    # The random numbers that come after the check are those that would have come without it.
+    random_numbers = torch.random.fork_rng([x.device] if x.is_cuda else [])
+    with (
+        outside_inference(x, t) as (x, t),
+        torch.no_grad(),
+        random_numbers,
+        _no_autocast_cache(x),
+        frozen_weights(field),
+    ):
+        for piece in pieces:
+            _check_values(piece, x.detach(), t)
+
+
+def can_check(x: Tensor) -> bool:
+    """Whether values may be looked at: not in `torch.func` transforms, while compiling or in a CUDA graph's capture."""
+    if torch.compiler.is_compiling() or transforming():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def refuse_changing_modules(module: nn.Module, prefix: str = "") -> None:
+    """Raises if a module within is a batch norm or a dropout in training mode; `prefix` is left out of its name."""
+    for name, part in module.named_modules():
+        if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0)):
+            raise ValueError(
+                f"{name.removeprefix(prefix) or 'the field'}, a {type(part).__name__}, gives another result each time "
+                "it is called in training mode, and an implicit layer calls it many times: put it in evaluation mode "
+                "(module.eval()), or use GroupNorm or LayerNorm, and dropout outside of the residual branch."
+            )
+
+
+def _check_values(field: Call, x: Tensor, t: Number) -> None:
+    first = field(t, x)
+    if not isinstance(first, Tensor) or first.shape != x.shape:
+        return  # The solver has a message for that.
+    # Rows 1, 3, ... stay, the others become copies of row 1; the first and the last are among the others, so that
+    # a dependence on either is seen.
+    kept = slice(1, max(2, len(x) - 1), 2)
+    changed = x[1:2].expand_as(x).clone()
+    changed[kept] = x[kept]
+    if torch.equal(changed, x):
+        changed += 1
+        changed[kept] = x[kept]
+    if _differ(first[kept], field(t, changed)[kept], first):
+        _refuse(field, repeats=not _differ(first, field(t, x), first))
+    if getattr(field, "rowwise", False):
+        _check_row_alone(field, x, t, first)
+
+
+def _refuse(field: Call, repeats: bool) -> None:
+    if repeats:
+        raise ValueError(
+            f"{_name(field)} couples the samples of a batch: some rows of its result change with other rows of the "
+            "state, as with batch statistics (a mean over the batch, say). An implicit layer solves for each sample "
+            "alone: take statistics over the entries of a sample (LayerNorm, GroupNorm), or running ones (batch norm "
+            "in evaluation mode)."
+        )
+    raise ValueError(
+        f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
+        "(dropout, noise), or its calls change its state. An implicit layer calls it many times: draw the numbers "
+        "once for a pass, outside of the field, and change state between passes only."
+    )
+
+
+def _check_row_alone(field: Call, x: Tensor, t: Number, together: Tensor) -> None:
+    cause = None
+    try:
+        alone = field(t[-1:] if isinstance(t, Tensor) and t.dim() > 0 else t, x[-1:])
+        if alone.shape == x[-1:].shape and not _differ(together[-1:], alone, together):
+            return
+    except (RuntimeError, ValueError, IndexError) as error:
+        cause = error
+    raise ValueError(
+        f"{_name(field)} declares rowwise=True, but a sample alone does not get the result that it gets in its batch: "
+        "the field uses batch statistics, or closes over tensors that have a row for each sample. Leave rowwise False, "
+        "which is the default."
+    ) from cause
+
+
+def _differ(expected: Tensor, value: Tensor, scale: Tensor) -> bool:
+    """Whether two results differ by more than rounding, relative to the largest entry of `scale`."""
+    precision, device = expected.dtype, expected.device.type
+    if torch.is_autocast_enabled(device) and precision != torch.float64:
+        precision = torch.get_autocast_dtype(device)
+    elif device == "cuda" and precision == torch.float32:
+        precision = torch.float16  # TF32 rounds like this.
+    finite = expected.isfinite()  # What is not finite is left to the solver, which reports it.
+    largest = torch.where(scale.isfinite(), scale, 0.0).abs().max()
+    close = (expected - value).abs() <= torch.finfo(precision).eps ** 0.5 * largest
+    return bool((finite & ~close).any())
+
+
+def _name(field: object) -> str:
+    return getattr(field, "__name__", type(field).__name__)
+
+
+def _no_autocast_cache(x: Tensor) -> AbstractContextManager[object]:
+    """Keeps autocast from remembering weights that were cast without a graph."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)

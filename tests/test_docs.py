@@ -1,0 +1,121 @@
+"""The documentation: every name it mentions exists, and every example runs."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import resolvent as rs
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {"docs/models.md", "docs/robustness.md"}
+
+_NAME = re.compile(r"\b(rs|resolvent)((?:\.[A-Za-z_]\w*)+)")
+_CALL = re.compile(r"\b([A-Z]\w+)\(([^()]*)")
+_KEYWORD = re.compile(r"\b([A-Za-z_]\w*)=(?!=)")
+# The info string after the language: an example that needs a device, or hours, says no-run.
+_BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def mentioned(path: Path) -> Iterator[tuple[int, str]]:
+    """The dotted names in a file, with the numbers of their lines."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for match in _NAME.finditer(line):
+            yield number, match[0]
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads from the package to something; `rs` stands for it."""
+    value: object = importlib.import_module("resolvent")
+    path = "resolvent"
+    for part in name.split(".")[1:]:
+        path += f".{part}"
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            if part in getattr(value, "__annotations__", {}):  # the field of a dataclass
+                return True
+            try:
+                value = importlib.import_module(path)
+            except ImportError:
+                return False
+    return True
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=name_of)
+def test_every_name_exists(path: Path) -> None:
+    missing = [f"line {number}: {name}" for number, name in mentioned(path) if not exists(name)]
+    assert not missing
+
+
+def test_names_that_do_not_exist_are_found() -> None:
+    assert not exists("rs.Theta")
+    assert not exists("rs.schemes.Euler")
+    assert exists("rs.schemes.Theta")
+    assert exists("rs.Solution.status")
+    assert exists("resolvent.plotting.save")
+
+
+def public_classes() -> dict[str, type]:
+    modules = [rs, rs.fields, rs.schemes, rs.spectral, rs.estimators, rs.regularizers, rs.models, rs.analysis]
+    return {name: value for module in modules for name, value in vars(module).items() if _is_made_by_users(value)}
+
+
+def _is_made_by_users(value: object) -> bool:
+    return inspect.isclass(value) and not issubclass(value, Exception)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=name_of)
+def test_every_argument_exists(path: Path) -> None:
+    """In calls of classes of the library, in the text as in the code: `Stopping(max_steps=...)`, say."""
+    classes = public_classes()
+    unknown = []
+    for name, arguments in _CALL.findall(path.read_text(encoding="utf-8")):
+        if name in classes:
+            known = inspect.signature(classes[name]).parameters
+            free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+            unknown += [f"{name}({word}=...)" for word in _KEYWORD.findall(arguments) if word not in known and not free]
+    assert not unknown
+
+
+def examples(path: Path) -> Iterator[tuple[int, str]]:
+    """The Python blocks of a page, with the numbers of the lines before them."""
+    text = path.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        if "no-run" not in match[1]:
+            yield text.count("\n", 0, match.start(2)), match[2]
+
+
+WITH_EXAMPLES = [path for path in PAGES if any(examples(path))]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if name_of(path) in SLOW else (), id=name_of(path))
+        for path in WITH_EXAMPLES
+    ],
+)
+def test_the_examples_of_a_page_run_in_their_order(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a reader would run them: in one session, in single precision, with warnings as errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    torch.set_default_dtype(torch.float32)
+    session: dict[str, object] = {"__name__": "__main__"}
+    for before, source in examples(path):
+        exec(compile("\n" * before + source, name_of(path), "exec"), session)
+
+
+def test_few_examples_are_not_run() -> None:
+    skipped = [name_of(path) for path in PAGES for match in _BLOCK.finditer(path.read_text()) if "no-run" in match[1]]
+    assert skipped == ["docs/pytorch.md"]
