@@ -159,7 +159,7 @@ def test_images() -> None:
     w = (x + block.trajectory(x).states[1]) / 2
     from resolvent.analysis import Jacobian
 
-    J = 0.5 * Jacobian(lambda y: block.field(0.0, y), w.detach()).matrix
+    J = 0.5 * Jacobian(lambda y: block.field(0.0, y), w.detach()).matrix().detach()
     assert layer.abscissa == pytest.approx(float(torch.linalg.eigvals(J).real.max()), abs=0.02)
     assert layer.field_norm == pytest.approx(float(torch.linalg.matrix_norm(J, 2).max()), rel=1e-3)
     assert layer.contractive

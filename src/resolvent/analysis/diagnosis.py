@@ -9,7 +9,6 @@ from torch import Tensor
 from resolvent.analysis.advice import advise
 from resolvent.analysis.facts import contractive_radius
 from resolvent.analysis.growth import amplification
-from resolvent.analysis.jacobian import Jacobian, field_jacobian
 from resolvent.analysis.layer_report import LayerReport, table
 from resolvent.analysis.linear_forms import linear_form, theta_value
 from resolvent.analysis.sensitivity import gain, last_state, walk_through
@@ -17,6 +16,8 @@ from resolvent.analysis.spectra import DENSE, eigenvalues
 from resolvent.blocks import Block
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights
+from resolvent.core.jacobian import Jacobian, field_jacobian
+from resolvent.core.modes import refuse_transforms
 from resolvent.schemes import Carry, PartitionedRungeKutta, Scheme, Step, Symplectic, Theta
 from resolvent.schemes.interval import Number
 
@@ -61,6 +62,7 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
     Returns:
         A `Diagnosis`: data, and a table with advice when printed.
     """
+    refuse_transforms("diagnose")
     if not isinstance(block, Block):
         raise ValueError(f"diagnose takes an rs.Block such as rs.ThetaBlock(...), got {type(block).__name__}.")
     if not bool(batch.isfinite().all()):

@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from resolvent.analysis.jacobian import Jacobian
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.blocks import Block
 from resolvent.blocks.pieces import right_end
 from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights
 from resolvent.core.adjoint import ImplicitAdjoint
+from resolvent.core.jacobian import Jacobian
 from resolvent.schemes.interval import Number
 
 
@@ -45,8 +46,8 @@ def gain(jacobian: Jacobian, *, rtol: float = 1e-4, max_size: int = 100) -> Tens
     def gram(v: Tensor) -> Tensor:
         return jacobian.transposed_product(jacobian.product(v))
 
-    like = jacobian.point
-    squared = extreme_eigenvalues(gram, like, which="rightmost", rtol=rtol, max_size=max_size)
+    with torch.no_grad():
+        squared = extreme_eigenvalues(gram, jacobian.point, which="rightmost", rtol=rtol, max_size=max_size)
     return squared.real.clamp(min=0).sqrt().squeeze(1)
 
 

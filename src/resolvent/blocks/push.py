@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.linearization import gradient
+from resolvent.core.jacobian import Jacobian
 from resolvent.core.solution import Solution
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
@@ -77,23 +77,18 @@ def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
         trajectory = block.trajectory(x)
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
             interval = walk.interval(n)
-            along = _Derivative(block.field, interval.time(theta), start + theta * (end - start))
+            along = _Linearized(block.field, interval.time(theta), start + theta * (end - start))
             step = scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
             v, solves = step.state, solves + step.solutions
     return Pushed(trajectory.states[-1], v, (trajectory,), solves)
 
 
-class _Derivative:
-    """v to F'(t, w) v, with t and w given; no more work than F itself."""
+class _Linearized:
+    """The field of the tangents, v to F'(t, w) v with t and w given; no more work than F itself."""
 
     def __init__(self, field: Field, t: Number, w: Tensor) -> None:
         self.linear_part = getattr(field, "linear_part", None)
-        with torch.enable_grad():
-            w = w if w.requires_grad else w.detach().requires_grad_()
-            image = field(t, w)
-            # F'(w)^T u is linear in u, so that its derivative by u is F'(w).
-            self._u = torch.zeros_like(image, requires_grad=True)
-            self._pulled = gradient(image, w, self._u, create_graph=True)
+        self._jacobian = Jacobian(lambda state: field(t, state), w, detach=False)
 
     def __call__(self, _: Number, v: Tensor) -> Tensor:
-        return gradient(self._pulled, self._u, v, create_graph=torch.is_grad_enabled())
+        return self._jacobian.product(v)

@@ -1,12 +1,12 @@
 """The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from resolvent.core.evaluation import Evaluation
+from resolvent.core.jacobian import from_rows, gradient
 from resolvent.core.problem import Coupled, Problem, Rowwise, flat
 from resolvent.core.transforms import transforming
 
@@ -169,23 +169,3 @@ def _with_jacobian(problem: Problem, function: Rowwise, w: Tensor) -> tuple[Tens
     selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
     rows = gradient(image, stacked, selected.reshape(stacked.shape), retain_graph=False)
     return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)
-
-
-def from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The matrix of a linear map from its transpose: row i is A^T e_i."""
-    batch, shape = like.shape[0], like.shape[1:]
-    unit = torch.eye(shape.numel(), dtype=like.dtype, device=like.device)
-    rows = [flat(transposed_product(e.reshape(shape).expand(batch, *shape))) for e in unit]
-    return torch.stack(rows, dim=1)
-
-
-def gradient(
-    output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False, retain_graph: bool = True
-) -> Tensor:
-    """The transposed Jacobian of `output` with respect to `at`, times `cotangent`; zero where they are unrelated."""
-    if not output.requires_grad:
-        return torch.zeros_like(at)
-    (product,) = torch.autograd.grad(
-        output, at, cotangent, retain_graph=retain_graph, create_graph=create_graph, materialize_grads=True
-    )
-    return product
