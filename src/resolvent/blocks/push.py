@@ -59,11 +59,12 @@ def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
             outputs, tangents, trajectories, solves = push(module, pushed.outputs, pushed.tangents)
             pushed = Pushed(outputs, tangents, pushed.trajectories + trajectories, pushed.solves + solves)
         return pushed
-    if isinstance(model, ThetaBlock) and model.form == "midpoint":
-        with outside_inference(x, v) as (x, v):
+    # In inference mode torch loses the tangents on the way through a solve.
+    with outside_inference(x, v) as (x, v):
+        if isinstance(model, ThetaBlock) and model.form == "midpoint":
             return _push_through(model, x, v)
-    # torch refuses tensors that are expanded, with one place in memory for several entries.
-    return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+        # torch refuses tensors that are expanded, with one place in memory for several entries.
+        return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
 
 
 def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
