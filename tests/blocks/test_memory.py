@@ -226,7 +226,7 @@ def test_error_that_shrinks_again_on_the_way_back_is_noticed() -> None:
     x = (1 + 1e-6 * torch.randn(4, 3)).requires_grad_()
     field = GrowthThenDecay()
     block = ThetaBlock(field, 0.5, 20, 2.0, memory=Reversible(tolerance=1e-7))
-    walk, state = block._walk(x, 0.0), block(x).detach()
+    walk, state = block._pass(x, 0.0, block.field), block(x).detach()
     for n in reversed(range(20)):
         state = walk.back(n, state)
     torch.testing.assert_close(state, x.detach(), atol=1e-8, rtol=0)

@@ -97,7 +97,9 @@ def test_a_jacobian_of_one_s_own() -> None:
         seen.append(len(w))
         return -(w**3), torch.diag_embed(-3 * w**2)
 
-    value = rs.resolve(rs.Rowwise(lambda w: -(w**3), jacobian=value_and_jacobian), b, 0.5, solver=rs.Newton()).value
+    value = rs.resolve(
+        rs.Rowwise(lambda w: -(w**3), value_and_jacobian=value_and_jacobian), b, 0.5, solver=rs.Newton()
+    ).value
     torch.testing.assert_close(value + value**3 / 2, b, atol=1e-8, rtol=0)
     (gradient,) = torch.autograd.grad(value.sum(), b)
     torch.testing.assert_close(gradient, 1 / (1 + 1.5 * value**2), atol=1e-7, rtol=0)

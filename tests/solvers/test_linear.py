@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.equation.loop import solve
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import solve
 from resolvent.equation.problem import Problem
 
 METHODS = [rs.DenseLU(), rs.GMRES(), rs.GMRES(restart=4), rs.BiCGStab(), rs.Neumann()]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
-from resolvent.blocks.pass_ import Pass
 from resolvent.equation.adjoint import UnrolledAdjoint
 from resolvent.equation.solution import Solution
 from resolvent.equation.torch_func import transforming

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
 from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
 from resolvent.blocks.weights import weights_of, with_weights
 from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError, DerivativeOrderError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from resolvent.equation import transforms
+from resolvent.equation import torch_func
 
 T = TypeVar("T")
 Change = Callable[[str, nn.Module], dict[str, Any]]
@@ -73,7 +73,7 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         yield inputs
         return
     with torch.inference_mode(False), torch.no_grad():
-        yield tuple(map(transforms.outside_inference, inputs))
+        yield tuple(map(torch_func.outside_inference, inputs))
 
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:

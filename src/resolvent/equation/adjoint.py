@@ -28,9 +28,7 @@ class Adjoint(ABC):
     """A way to differentiate the solution of w = b + tau F(w)."""
 
     @abstractmethod
-    def differentiable(
-        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
-    ) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
         """The solution of the problem, and its value with derivatives attached.
 
         Arguments:
@@ -48,9 +46,7 @@ class UnrolledAdjoint(Adjoint):
     reference, and for solvers cut short on purpose.
     """
 
-    def differentiable(
-        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
-    ) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
         for solver, _ in options.solver.attempts(problem):
             if not solver.unrollable:
                 raise ValueError(
@@ -73,9 +69,7 @@ class AttachedAdjoint(Adjoint):
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         """The solution, or an approximation to it, of a system with A or its transpose."""
 
-    def differentiable(
-        self, problem: NonlinearProblem, run: Solve, options: SolveOptions
-    ) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
         last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
             solution = run(replace(problem.detach(), last=last))

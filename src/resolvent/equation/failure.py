@@ -74,9 +74,7 @@ def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
             raise ValueError(f"{name} must be finite, but {count} of its {value.numel()} entries are NaN or infinite.")
 
 
-def describe(
-    solution: Solution, backward: bool = False, place: object = None, smallest: float | None = None
-) -> str:
+def describe(solution: Solution, backward: bool = False, place: object = None, smallest: float | None = None) -> str:
     """How many samples failed and how, where, the worst residual, and what to try."""
     status, residual = whole(solution.status).flatten(), whole(solution.residual).flatten()
     failed = status != Status.CONVERGED

@@ -69,7 +69,7 @@ class Function:
         return replace(self, linear_part=copies[0], mix=copies[1], conditions=tuple(copies[2:]))
 
 
-def rowwise(
+def Rowwise(
     function: Callable[..., Tensor],
     *conditions: Tensor,
     linear_part: float | Tensor | None = None,

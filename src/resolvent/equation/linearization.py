@@ -1,6 +1,5 @@
 """The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -8,8 +7,8 @@ from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation
 from resolvent.equation.function import Function, mixed
+from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
-from resolvent.equation.norms import flat
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.torch_func import transforming
 
@@ -134,23 +133,3 @@ def _value_and_jacobian(problem: NonlinearProblem, function: Function, w: Tensor
     selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
     rows = gradient(image, stacked, selected.reshape(stacked.shape), retain_graph=False)
     return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)
-
-
-def from_rows(transposed_product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The matrix of a linear map from its transpose: row i is A^T e_i."""
-    batch, shape = like.shape[0], like.shape[1:]
-    unit = torch.eye(shape.numel(), dtype=like.dtype, device=like.device)
-    rows = [flat(transposed_product(e.reshape(shape).expand(batch, *shape))) for e in unit]
-    return torch.stack(rows, dim=1)
-
-
-def gradient(
-    output: Tensor, at: Tensor, cotangent: Tensor, create_graph: bool = False, retain_graph: bool = True
-) -> Tensor:
-    """The transposed Jacobian of `output` with respect to `at`, times `cotangent`; zero where they are unrelated."""
-    if not output.requires_grad:
-        return torch.zeros_like(at)
-    (product,) = torch.autograd.grad(
-        output, at, cotangent, retain_graph=retain_graph, create_graph=create_graph, materialize_grads=True
-    )
-    return product

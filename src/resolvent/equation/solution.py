@@ -108,9 +108,7 @@ class Solution:
         )
 
 
-def joined(
-    group: Solution, good: Tensor, value: Tensor | None, bad: Tensor, own: Solution, first: bool
-) -> Solution:
+def joined(group: Solution, good: Tensor, value: Tensor | None, bad: Tensor, own: Solution, first: bool) -> Solution:
     """The solution of one layer, of which the samples `good` were solved for in a `group` of layers, with the value
     given, and the samples `bad` on their `own`. The steps of the group count in its first layer."""
     order = torch.cat([good, bad]).argsort()

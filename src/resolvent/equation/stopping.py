@@ -102,7 +102,8 @@ class Stopping(StoppingRule):
         for name in ("max_steps", "check_every", "patience"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+                advice = " For a fixed number of steps take rs.FixedSteps(n)." if name == "check_every" else ""
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.{advice}")
         if not self.divergence > 1:
             raise ValueError(f"divergence is a growth factor and must exceed 1, got {self.divergence!r}.")
 

@@ -5,8 +5,11 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.blocks.weights import frozen_weights
-from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
-from resolvent.schemes.interval import Field, couple
+from resolvent.equation.function import as_vector_field
+from resolvent.schemes.interval import Field
+
+PATIENT = rs.Stopping(patience=500)
+"""The residual of a flow that passes a fold rises before it falls."""
 
 
 class Simultaneous:
@@ -65,7 +68,7 @@ class Simultaneous:
         steps = self.block.num_steps
         mix = torch.ones(steps, steps, dtype=x.dtype).tril(-1) + self.theta * torch.eye(steps, dtype=x.dtype)
         return rs.resolve(
-            couple(field, times.unbind(1), mix, x),
+            as_vector_field(field).together(times.unbind(1), mix, x, triangular=True),
             x[:, None].expand(-1, steps, *x.shape[1:]),
             float(self.block.step_size),
             w0=guess,
@@ -80,6 +83,7 @@ class Simultaneous:
         for t in times.unbind(1):
             tau = self.theta * float(self.block.step_size)
             layer = rs.Rowwise(lambda w, t: field(t, w), t)
-            stages.append(rs.resolve(layer, states, tau, solver=PseudoTransient(), stopping=PATIENT).value)
+            solver = rs.Fallback((rs.Newton(), rs.PseudoTransient()))
+            stages.append(rs.resolve(layer, states, tau, solver=solver, stopping=PATIENT).value)
             states = states + (stages[-1] - states) / self.theta
         return torch.stack(stages, dim=1)

@@ -81,4 +81,3 @@ class Theta(Scheme):
     def _smallest(self) -> float:
         """theta as a number; the smallest where a vmapped function has several."""
         return float(whole(self.theta.detach()).min()) if isinstance(self.theta, Tensor) else float(self.theta)
-

@@ -10,7 +10,6 @@ from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 
-
 # The residual of a direct solve is some roundings of |A| |u| + |g|, its terms.
 _ROUNDINGS = 8.0
 

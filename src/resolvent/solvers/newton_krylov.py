@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from resolvent.equation.loop import iterate
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import iterate
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, Plan, Solver, State
@@ -93,7 +93,9 @@ class NewtonKrylov(NonlinearSolver):
         """The corrections of the samples that need one; the others keep theirs."""
         system = LinearProblem(state.r, Linearization(problem, state.w), transposed=False)
         inner = Stopping(max_steps=self.inner_steps)
-        found, _ = iterate(system, Attempt(self.linear), inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing)
+        found, _ = iterate(
+            system, Attempt(self.linear), inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing
+        )
         return torch.where(per_sample(needed, found.value), found.value, state.direction)
 
     @staticmethod

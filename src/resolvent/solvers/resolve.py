@@ -12,12 +12,13 @@ from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
 from resolvent.equation.failure import report
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.loop import solve
+from resolvent.equation.modes import without_inference_tensors
 from resolvent.equation.options import SolveOptions, expect, precision_of
 from resolvent.equation.problem import NonlinearProblem, full_precision
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
-from resolvent.equation.torch_func import ClosedOver, outside_inference
+from resolvent.equation.torch_func import outside_inference
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, refuse_linear
 
@@ -41,7 +42,7 @@ def resolve(
     Arguments:
         F: any callable (batch, *shape) -> (batch, *shape) that treats samples apart: row i of its result depends on
             row i of its argument only, and on whatever it closes over. It is evaluated many times and has to be the
-            same function each time. Wrap it by `rs.rowwise` to let the solvers call it with fewer or repeated rows, or
+            same function each time. Wrap it by `rs.Rowwise` to let the solvers call it with fewer or repeated rows, or
             to declare its linear part; a `linear_part` attribute of F is read, too.
         b: (batch, *shape), floating point.
         tau: a number, a 0-d tensor, or one of shape (batch,).
@@ -111,7 +112,7 @@ def _resolve(
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
             copies = (outside_inference(x) for x in (b, tau, w0))
-            return _resolve(options, _function_outside_inference(F), *copies, reuse)
+            return _resolve(options, without_inference_tensors(F), *copies, reuse)
     problem = _pose(F, b, tau)
     start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
 
@@ -124,33 +125,6 @@ def _resolve(
     with full_precision(b.device):
         solution, value = options.adjoint.differentiable(problem, run, options)
     return dataclasses.replace(solution, value=value.to(b.dtype))
-
-
-def _function_outside_inference(F: Function) -> Function:
-    """F with copies in place of what it closes over from inference mode, which autograd refuses to save.
-
-    The copies of what the user's callable closes over are looked for only once it has failed for want of them.
-    """
-    F = F.outside_inference()
-    call = F.call
-    bound: list[Callable[..., Tensor]] = []
-
-    def attempt(w: Tensor, *conditions: Tensor) -> Tensor:
-        if bound:
-            return bound[0](w)
-        try:
-            return call(w, *conditions)
-        except RuntimeError as error:
-            if "Inference tensors cannot be saved for backward" not in str(error):
-                raise
-        closed = ClosedOver(lambda w: call(w, *conditions), w.detach())
-        found = closed.bind([outside_inference(tensor) for tensor in closed.tensors])
-        # With conditions, another call may come with other ones, for other rows.
-        if not conditions:
-            bound.append(found)
-        return found(w)
-
-    return dataclasses.replace(F, call=attempt)
 
 
 def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:

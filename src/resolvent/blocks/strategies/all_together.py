@@ -13,10 +13,10 @@ from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import UnrolledAdjoint
 from resolvent.equation.function import Function, mixed
 from resolvent.equation.norms import rms, select
-from resolvent.equation.solution import Solution, Status, joined
+from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
-from resolvent.schemes.scheme import Carry, Step
+from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.theta import Theta
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.newton import Newton
@@ -37,9 +37,10 @@ class AllTogether(Strategy):
         w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
     a resolvent of as many times the unknowns, in which every evaluation of the field serves all layers. Newton's method
-    solves it, with a matrix that is block triangular. The states follow from the stages without another evaluation,
-    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, which keeps errors bounded for theta >= 1/2. For few unknowns an evaluation
-    of the field costs the same for one layer and for many, so that the block is several times as fast.
+    solves it, with a matrix that is block triangular. For theta >= 1/2 the states follow from the stages without another
+    evaluation, y_n = y_{n-1} + (w_n - y_{n-1}) / theta. For a smaller or a learned theta errors would grow that way, and
+    the states follow from the slopes at the stages. For few unknowns an evaluation of the field costs the same for one
+    layer and for many, so that the block is several times as fast.
 
     The groups follow from the number of layers and the unknowns of a sample. A sample whose group does not converge is
     solved for layer by layer, whatever becomes of the others.
@@ -62,8 +63,6 @@ class AllTogether(Strategy):
         scheme, options = pass_.scheme, pass_.options
         if not isinstance(scheme, Theta) or scheme.form != "midpoint":
             return "takes theta layers in the midpoint form"
-        if isinstance(scheme.theta, Tensor) or (scheme.theta != 0 and scheme.theta < 0.5):
-            return f"takes a number theta of 1/2 or more, got {scheme.theta}"
         if not pass_.vector_field.rowwise:
             return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not say that it does"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
@@ -102,10 +101,10 @@ def applies(pass_: "Pass", x: Tensor) -> bool:
 
 def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
     """The layers of these numbers, from the state x. Samples that do not converge together are solved for in turn."""
-    solution = _solve(pass_, numbers, x, None)
-    if solution.all_converged:
-        return _as_steps(solution, _states(pass_, x, solution.value))
-    kept = solution.status == Status.CONVERGED
+    solution, states = _solve(pass_, numbers, x, None)
+    kept = solution.converged if recovers(pass_.scheme) else solution.converged & _accurate(pass_, solution)
+    if (recovers(pass_.scheme) and solution.all_converged) or bool(kept.all()):
+        return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
     slow = list(pass_.take(bad).in_turn(numbers, x[bad]))
     rest = torch.stack([step.state for step in slow], dim=1)
@@ -113,15 +112,14 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
         states, stages = rest, None
     else:
         # Once more for the good ones alone: the gradient must not pass through what the others left.
-        again = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
-        quick = _states(pass_.take(good), x[good], again.value)
+        again, quick = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
     return _mixed_steps(solution, states, stages, good, bad, slow)
 
 
-def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> Solution:
-    """The stages of the layers, (batch, layers, *shape), as the solution of one equation."""
+def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor]:
+    """The stages of the layers as the solution of one equation, and the states that follow, (batch, layers, *shape)."""
     assert isinstance(pass_.scheme, Theta)
     theta, count = pass_.scheme.theta, len(numbers)
     first = pass_.interval(numbers[0])
@@ -133,7 +131,23 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> Solut
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.length) if w0 is None else w0
     # An error of a stage enters the equations of all later layers, divided by theta.
-    return first.solve(F, b, first.length, start, amplification=count / float(theta))
+    solution = first.solve(F, b, first.length, start, amplification=count / float(theta))
+    if recovers(pass_.scheme):
+        return solution, _recovered(float(theta), x, solution.value)
+    return solution, b + first.length * F.with_mix(lower)(solution.value)
+
+
+def recovers(scheme: Scheme) -> bool:
+    """Whether the states can be recovered from the stages alone."""
+    return isinstance(scheme, Theta) and not isinstance(scheme.theta, Tensor) and scheme.theta >= 0.5
+
+
+def _accurate(pass_: "Pass", solution: Solution) -> Tensor:
+    """(batch,), whether an error of the stages, times h F', is within the tolerance of the states."""
+    assert solution.matrix is not None
+    size, stopping = rms(solution.value.detach()), pass_.options.stopping
+    tolerance = stopping.absolute(size.dtype) + stopping.relative(size.dtype) * size
+    return solution.matrix.dense().abs().amax(dim=(1, 2)) * solution.residual <= tolerance
 
 
 @torch.no_grad()
@@ -147,10 +161,8 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
     return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
 
 
-def _states(pass_: "Pass", x: Tensor, stages: Tensor) -> Tensor:
+def _recovered(theta: float, x: Tensor, stages: Tensor) -> Tensor:
     """y_n = (1 - 1/theta) y_{n-1} + w_n / theta for all layers, (batch, layers, *shape)."""
-    assert isinstance(pass_.scheme, Theta)
-    theta = float(pass_.scheme.theta)
     if theta == 1:
         return stages
     weights, powers = state_weights(theta, stages.shape[1], x)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import AllTogether, applies, together
+from resolvent.blocks.strategies.all_together import AllTogether, applies, recovers, together
 from resolvent.blocks.strategies.newton_graph import EVALUATIONS, Group, GroupResult, solve_group
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint
@@ -52,12 +52,12 @@ class Compiled(Strategy):
         if pass_.vector_field.value_and_jacobian is None:
             raise ValueError(
                 'mode="compiled" takes a field with a Jacobian in closed form; '
-                f"{type(pass_.field).__name__} has none: take mode=\"parallel\"."
+                f'{type(pass_.field).__name__} has none: take mode="parallel".'
             )
         if pass_.options.adjoint != ImplicitAdjoint():
             raise ValueError(
                 'mode="compiled" gives first derivatives by rs.ImplicitAdjoint() alone, got '
-                f"{pass_.options.adjoint}: take mode=\"parallel\"."
+                f'{pass_.options.adjoint}: take mode="parallel".'
             )
 
     def steps(self, pass_: "Pass", x: Tensor) -> Iterator[Step]:
@@ -76,7 +76,7 @@ class Compiled(Strategy):
 
     def _attempt(self, pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...] | None:
         """The steps of a group by a compiled function, or None where it has to be solved as usual."""
-        if numbers.start not in self._steps:
+        if numbers.start not in self._steps or not recovers(pass_.scheme):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
@@ -108,9 +108,7 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     if not pass_.vector_field.autonomous:
         times = time_columns([pass_.interval(n).time(theta) for n in numbers], x).flatten()
     stopping = pass_.options.stopping.tightened(len(numbers) / theta, x.dtype)
-    return Group(
-        pass_.field, times, first.length, theta, stopping.relative(x.dtype), stopping.absolute(x.dtype)
-    )
+    return Group(pass_.field, times, first.length, theta, stopping.relative(x.dtype), stopping.absolute(x.dtype))
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:

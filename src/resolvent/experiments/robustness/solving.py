@@ -10,8 +10,8 @@ from torch import nn
 from resolvent.blocks import Block
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.adjoint import ImplicitAdjoint
+from resolvent.equation.options import SolveOptions
 from resolvent.equation.stopping import Stopping
-from resolvent.schemes.solving import Solving
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def solved_otherwise(model: nn.Module, change: Callable[[Solving], Solving]) -> Iterator[None]:
+def solved_otherwise(model: nn.Module, change: Callable[[SolveOptions], SolveOptions]) -> Iterator[None]:
     """The blocks of the model solve their equations in another way; afterwards they are as before."""
-    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, Block)]
+    blocks = [(module, module.options) for module in model.modules() if isinstance(module, Block)]
     try:
-        for block, solving in blocks:
-            block.solving = change(solving)
+        for block, options in blocks:
+            block.options = change(options)
         yield
     finally:
-        for block, solving in blocks:
-            block.solving = solving
+        for block, options in blocks:
+            block.options = options
 
 
 @contextmanager
@@ -57,11 +57,11 @@ def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
         yield frozen
 
 
-def _accurate(solving: Solving, rtol: float) -> Solving:
-    own = (solving.stopping or Stopping()).rtol
-    adjoint = solving.adjoint if isinstance(solving.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
+def _accurate(options: SolveOptions, rtol: float) -> SolveOptions:
+    own = options.stopping.rtol
+    adjoint = options.adjoint if isinstance(options.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
     return dataclasses.replace(
-        solving,
+        options,
         stopping=Stopping(rtol=None if own is None else min(own, rtol)),
         adjoint=dataclasses.replace(adjoint, stopping=None),
     )

@@ -199,7 +199,7 @@ def test_wrong_arguments_are_refused_at_once(arguments: dict[str, object], messa
         (lambda: rs.Stopping(max_steps=0), "max_steps must be .* got 0"),
         (lambda: rs.Stopping(max_steps=2.5), "max_steps"),
         (lambda: rs.Stopping(check_every=-1), "check_every"),
-        (lambda: rs.Stopping(check_every=0), "max_steps"),
+        (lambda: rs.Stopping(check_every=0), "FixedSteps"),
         (lambda: rs.Stopping(patience=0), "patience"),
         (lambda: rs.Stopping(divergence=0.5), "divergence"),
         (lambda: rs.Picard(damping=0.0), "damping"),

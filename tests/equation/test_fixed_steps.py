@@ -28,8 +28,8 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def blind(steps: int, **options: Any) -> rs.Stopping:
-    return rs.Stopping(max_steps=steps, check_every=0, **options)
+def blind(steps: int, **options: Any) -> rs.FixedSteps:
+    return rs.FixedSteps(steps, **options)
 
 
 def problem() -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def test_statuses_tell_who_failed() -> None:
     b = torch.tensor([[0.0], [1.0]])
     solution = rs.resolve(rs.Rowwise(lambda w: -w), b, 1.0, solver=rs.Picard(), stopping=blind(4), on_failure="ignore")
     assert [rs.Status(int(code)).name for code in solution.status] == ["CONVERGED", "MAX_STEPS"]
-    assert not solution.settled
+    assert not solution.all_converged
     assert solution.steps.tolist() == [0, 4]
 
 

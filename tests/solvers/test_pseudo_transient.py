@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
-from resolvent.experiments.simultaneous import Simultaneous
+from resolvent.experiments.simultaneous import PATIENT, Simultaneous
 
 # w = b + 2w - w^3 is w^3 - w = b, which has one solution for |b| > 0.385, the value at the fold in w = 0.577.
 B = 0.4
@@ -25,7 +24,7 @@ def solution():
 @pytest.mark.parametrize("start", [-2.0, -0.577, 0.4, 3.0])
 def test_the_flow_passes_the_fold_in_which_a_falling_residual_is_caught(start, dtype):
     b, w0 = torch.tensor([[B]], dtype=dtype), torch.tensor([[start]], dtype=dtype)
-    found = rs.resolve(cubic, b, 1.0, w0=w0, solver=PseudoTransient(), stopping=PATIENT)
+    found = rs.resolve(cubic, b, 1.0, w0=w0, solver=rs.PseudoTransient(), stopping=PATIENT)
     tolerance = {torch.float32: 3e-6, torch.float64: 1e-8}[dtype]
     torch.testing.assert_close(found.value.double(), solution().double()[None, None], rtol=0, atol=tolerance)
 
@@ -37,7 +36,7 @@ def test_methods_that_lower_the_residual_are_caught():
 
 def test_it_is_newton_s_method_where_that_converges():
     b = torch.randn(5, 3)
-    solvers = (PseudoTransient(), rs.Newton())
+    solvers = (rs.PseudoTransient(), rs.Newton())
     found, newton = (rs.resolve(torch.tanh, b, 0.5, solver=solver, stopping=PATIENT) for solver in solvers)
     torch.testing.assert_close(found.value, newton.value, rtol=0, atol=0)
     assert bool((found.stage == 0).all())
@@ -47,7 +46,7 @@ def test_a_sample_does_not_depend_on_the_others():
     b, w0 = torch.tensor([[B], [2.0], [-B]]), torch.tensor([[-2.0], [0.0], [2.0]])
 
     def solve(b, w0):
-        return rs.resolve(cubic, b, 1.0, w0=w0, solver=PseudoTransient(), stopping=PATIENT).value
+        return rs.resolve(cubic, b, 1.0, w0=w0, solver=rs.PseudoTransient(), stopping=PATIENT).value
 
     alone = torch.cat([solve(b[i : i + 1], w0[i : i + 1]) for i in range(3)])
     torch.testing.assert_close(solve(b, w0), alone, rtol=0, atol=1e-13)

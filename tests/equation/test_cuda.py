@@ -96,7 +96,7 @@ def test_tau_of_no_dimension_may_stay_on_the_cpu() -> None:
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 @pytest.mark.parametrize("normalization", ["free", "bounded"])
 def test_a_network_that_never_looks_is_replayed_as_a_cuda_graph(normalization: str) -> None:
-    stopping = rs.Stopping(rtol=1e-6, max_steps=30, check_every=0)
+    stopping = rs.FixedSteps(30, rtol=1e-6)
     network = rs.models.implicit_resnet18(
         0.5, 4, input_shape=(1, 8, 8), normalization=normalization, stopping=stopping, on_failure="ignore"
     ).cuda()
