@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import resolvent as rs
 from resolvent.blocks.weights import frozen_weights
+from resolvent.solvers.resolve import solve_options
 
 SHARP = rs.Stopping(rtol=1e-13, atol=1e-14)
 POLICIES = ["store", "checkpoint", "reversible"]
@@ -111,7 +112,7 @@ def test_weights_are_computed_once_a_pass_and_never_in_the_backward_pass(memory:
     assert field.computed() == [calls + 1 for calls in before]
     plain = x
     for n in range(3):
-        interval = rs.schemes.Interval(field, n * 0.2, 0.2, rs.schemes.Solving(stopping=SHARP))
+        interval = rs.schemes.Interval(field, n * 0.2, 0.2, solve_options(None, SHARP, None, "raise"))
         plain = rs.schemes.Theta(0.5).step(interval, rs.schemes.Carry((plain,))).state
     assert_same(results, torch.autograd.grad(plain.square().sum(), list(field.parameters())))
 
