@@ -233,6 +233,7 @@ NONLINEAR = [
     Equations("relu, b < 0, from w > 0", "unique", lambda d: _relu(d, -d.powers(0.1, 10), d.uniform(0.1, 1))),
     Equations("relu, b > 0", "none", lambda d: _relu(d, d.powers(0.1, 10))),
     Equations("relu, one b > 0", "none", _relu_one_component),
+    Equations("relu, b > 0 in some samples", "several", lambda d: _relu(d, d.signs()[:, :1] * d.powers(0.1, 10))),
     Equations("|w|, b < 0", "unique", lambda d: _absolute(d, -d.powers(0.1, 10)), PRECISIONS),
     Equations("|w|, b > 0", "none", lambda d: _absolute(d, d.powers(0.1, 10))),
     Equations("softplus, b < 0", "unique", lambda d: _softplus(d, -d.powers(0.1, 10)), (DOUBLE, SINGLE)),

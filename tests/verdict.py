@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from equations import ATOL, DOUBLE, RTOL, Samples, rms
+from equations import ATOL, DOUBLE, RTOL, Samples, product, rms
 
 # A residual within so many tolerances at the scale of the equation itself, of b and the first residual, is evidence.
 EARNED = 10.0
-# One that is small beside abs(w) alone is none: a solution has to be within this fraction of the value.
-NEAR = 0.5
+# One that is small beside abs(w) alone is none: then a solution has to be nearer to the value than zero is.
+NEAR = 1.0
 
 
 class Verdict:
@@ -21,6 +21,7 @@ class Verdict:
         tolerance: the documented one, for these values.
         rounding: what the solver may have seen it wrong by.
         distance: of the values from the nearest solution.
+        excess: the residual in units of the tolerance at the scale of the equation.
     """
 
     def __init__(self, samples: Samples, solution: rs.Solution) -> None:
@@ -31,7 +32,9 @@ class Verdict:
         self.tolerance = tolerance(samples, torch.maximum(rms(exact.b), rms(value)))
         self.rounding = _rounding(samples, exact, solution.value.detach())
         self.distance = torch.zeros_like(self.residual) if exact.distance is None else exact.distance(exact, value)
-        self.small = tolerance(samples, natural_scale(exact))
+        # Far out, float64 may not see b: what it might have missed counts against the claim.
+        most = self.residual + torch.finfo(DOUBLE).eps * _terms(exact, value)
+        self.excess = most / tolerance(samples, natural_scale(exact))
 
     def faults(self) -> dict[str, Tensor]:
         """The indices of the samples with a false claim, by its first reason, or with a false residual."""
@@ -41,8 +44,8 @@ class Verdict:
         claims = {
             "not finite": ~self.value.isfinite().all(1),
             "residual above its tolerance": ~(self.residual <= self.tolerance + self.rounding),
-            "no solution": (self.distance == torch.inf) & ~(self.residual <= self.small),
-            "far from every solution": ~(self.residual <= EARNED * self.small) & ~near,
+            "no solution": (self.distance == torch.inf) & ~(self.excess <= 1),
+            "far from every solution": ~(self.excess <= EARNED) & ~near,
         }
         found, left = {"residual not that of the value": finite & ~reported}, self.converged
         for reason, holds in claims.items():
@@ -73,18 +76,23 @@ def natural_scale(exact: Samples) -> Tensor:
     return torch.stack([rms(exact.b), rms(first), rms(exact.defect(first))]).amax(0)
 
 
+def _terms(exact: Samples, w: Tensor) -> Tensor:
+    """The size of what is added up in b + tau F(w) - w."""
+    tau = exact.tau[:, None]
+    image = product(w.abs(), exact.conditions[0].abs()) if exact.function is product else exact.F(w)
+    return rms(exact.b) + rms(tau * image) + rms(w)
+
+
 def _rounding(samples: Samples, exact: Samples, value: Tensor) -> Tensor:
     """How far the residual in the precision of the solve may be from the one in float64, at the same value.
 
     The solver keeps w in at least single precision; F sees it rounded to the precision of b, and so is the value that
     is returned. That moves w alone, by half an epsilon. F was evaluated at this very value, so its rounding is measured
     here; twice, because a vectorised function may differ in the last place with the row's position in the batch. The
-    product with tau, the sum with b and the difference from w round once each, in the working precision.
+    sums round once each, in the working precision.
     """
-    w, tau = value.to(DOUBLE), exact.tau[:, None]
-    image = exact.F(w)
-    error = rms(tau * (samples.F(value).to(DOUBLE) - image))
+    w, tau, dtype = value.to(DOUBLE), exact.tau[:, None], torch.finfo(value.dtype)
+    error = rms(tau * (samples.F(value).to(DOUBLE) - exact.F(w)))
     working = torch.promote_types(value.dtype, torch.float32)
-    returned = 0.0 if value.dtype == working else torch.finfo(value.dtype).eps / 2
-    terms = rms(exact.b) + rms(tau * image) + rms(w)
-    return 2 * error + returned * rms(w) + torch.finfo(working).eps * terms
+    returned = 0.0 if value.dtype == working else dtype.eps / 2 * rms(w).clamp_min(dtype.smallest_normal)
+    return 2 * error + returned + torch.finfo(working).eps * _terms(exact, w)
