@@ -31,7 +31,7 @@ def small(make, theta=0.5) -> Task:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
 def test_rows_run_without_peers(make, monkeypatch):
-    monkeypatch.setattr("resolvent.blocks.compiled.BACKEND", "eager")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
     record = run(small(make), {}, Effort(rounds=1, seconds=0.0))
     assert record["contenders"]["explicit"]["train"]["ratio"] == [1.0, 1.0, 1.0]
     implicit = {name: entry for name, entry in record["contenders"].items() if name != "explicit"}

@@ -23,12 +23,12 @@ TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
 @pytest.fixture(autouse=True)
 def fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is traced is the same for every backend, and this one takes a second where the default takes twenty."""
-    monkeypatch.setattr("resolvent.blocks.compiled.BACKEND", "eager")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
 def test_the_default_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.blocks.compiled.BACKEND", "inductor")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "inductor")
     field, x = fields.MLP(2, 4, 1, nn.ReLU()), torch.randn(5, 2, requires_grad=True)
     compiled, apart = (ThetaBlock(field, 0.5, 3, 0.6, mode=mode) for mode in ("compiled", "sequential"))
     results(compiled, x)

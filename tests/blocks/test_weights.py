@@ -99,7 +99,7 @@ def test_the_copy_has_the_gradients_of_the_field() -> None:
 def test_the_closed_jacobian_of_a_field_is_that_of_its_copy() -> None:
     field, y = rs.fields.Bounded(rs.fields.MLP(3, 4, 1, bound=1.0), -2.0, 0.5, learn_shift=True), torch.randn(4, 3)
     with frozen_weights(field) as frozen:
-        for ours, theirs in zip(frozen.with_jacobian(0.0, y), field.with_jacobian(0.0, y), strict=True):
+        for ours, theirs in zip(frozen.value_and_jacobian(0.0, y), field.value_and_jacobian(0.0, y), strict=True):
             torch.testing.assert_close(ours, theirs)
         assert torch.equal(frozen.linear_part, field.linear_part)
 

@@ -235,7 +235,7 @@ def test_nothing_is_assumed_of_a_field_that_declares_nothing():
     field = Plain()
     assert not field.rowwise
     assert not field.autonomous
-    assert (field.shape, field.bound, field.linear_part, field.with_jacobian) == (None, None, None, None)
+    assert (field.shape, field.bound, field.linear_part, field.value_and_jacobian) == (None, None, None, None)
 
 
 @pytest.mark.parametrize(

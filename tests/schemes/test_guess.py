@@ -60,7 +60,7 @@ def test_explicit_guess_costs_one_evaluation_a_step_whatever_the_stages() -> Non
     problem = Counted()
     scheme = RungeKutta(tableaux.SDIRK3)
     with torch.no_grad():
-        trajectory = blocks.Block(problem, scheme, 4, guess="explicit").trajectory(problem.state(torch.zeros(2)))
+        trajectory = blocks.Block(problem, scheme, 4, guess="explicit").eval().trajectory(problem.state(torch.zeros(2)))
     assert len(trajectory.solutions) == 12
     assert len(calls) == trajectory.evaluations + 4
 

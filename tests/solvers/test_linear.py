@@ -78,6 +78,9 @@ def test_a_residual_from_a_recurrence_is_not_believed() -> None:
         A, u = torch.eye(12).double() - F[0].double().T, solution.value[0].double()
         true = (g[0].double() - A @ u).norm() / 12**0.5
         tolerance = 1e-6 * torch.maximum(g.norm(), u.norm()) / 12**0.5
+        # Or at the rounding of the terms, below which no method gets.
+        rounding = 8 * torch.finfo(torch.float32).eps * (A.norm() * u.norm() + g.norm()) / 12**0.5
+        tolerance = torch.maximum(tolerance, rounding)
         assert bool(true <= 2 * tolerance) or not bool(solution.converged)
 
 

@@ -110,7 +110,7 @@ class Convergence:
         self.far = min(_FAR, max(_LEAST_FAR, _EVIDENCE / relative)) if relative > 0 else _FAR
         # A linear system is solved to a residual relative to its right-hand side and has no home to leave.
         self.can_leave = not problem.linear
-        self.patience = stopping.patience
+        self.patience = max(stopping.patience, solver.patience)
         self.divergence = stopping.divergence
         self.fixed = stopping.fixed
         # Of a fixed number of steps the last iterate is taken, whose evaluation is known to be the last one.

@@ -68,6 +68,9 @@ class Solver(Plan):
     learns: ClassVar[bool] = False
     """Whether `resume` makes use of an earlier state, which is then kept with the solution."""
 
+    patience: ClassVar[int] = 0
+    """Steps without progress that are normal for the method; `Stopping` may allow more."""
+
     unrollable: ClassVar[bool] = False
     """Whether autograd can differentiate through the steps."""
 

@@ -38,14 +38,14 @@ class Theta(Scheme):
         if self.form not in FORMS:
             raise ValueError(f"form must be one of {FORMS}, got {self.form!r}.")
         if isinstance(self.theta, Tensor):
-            if self.theta.dim() > 0 or not 0 < self._smallest <= 1:
+            if self.theta.dim() > 0 or not 0 < self.smallest <= 1:
                 raise ValueError(f"theta as a tensor must have no dimension and lie in (0, 1], got {self.theta}.")
         elif not isinstance(self.theta, int | float) or not 0 <= self.theta <= 1:
             raise ValueError(f"theta must lie in [0, 1], got {self.theta!r}.")
 
     @property
     def order(self) -> int:
-        return 2 if self._smallest == 0.5 else 1
+        return 2 if self.smallest == 0.5 else 1
 
     @property
     def implicit(self) -> bool:
@@ -65,7 +65,7 @@ class Theta(Scheme):
         theta, guess = self.theta, interval.predict(1.0)
         # The stage lies on the chord from x to y, so the guess does, too.
         w0 = None if guess is None else x + theta * (guess - x)
-        solution = interval.resolve(theta, x, theta, w0, amplification=1 / self._smallest)
+        solution = interval.resolve(theta, x, theta, w0, amplification=1 / self.smallest)
         w = solution.value
         y = w if not isinstance(theta, Tensor) and theta == 1 else torch.lerp(x, w, 1 / theta)
         return Step(Carry((y,)), (solution,))
@@ -78,6 +78,6 @@ class Theta(Scheme):
         return Step(Carry((solution.value,)), (solution,))
 
     @property
-    def _smallest(self) -> float:
+    def smallest(self) -> float:
         """theta as a number; the smallest where a vmapped function has several."""
         return float(whole(self.theta.detach()).min()) if isinstance(self.theta, Tensor) else float(self.theta)

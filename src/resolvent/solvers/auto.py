@@ -11,6 +11,7 @@ from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.linear import DENSE_LIMIT
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
+from resolvent.solvers.pseudo_transient import PseudoTransient
 
 # Steps of Anderson's method in the backward pass, after which GMRES is faster.
 _FEW_STEPS = 40
@@ -57,8 +58,9 @@ class Auto(Plan):
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        first = (Newton(), Anderson()) if problem.size <= DENSE_LIMIT else (Anderson(), NewtonKrylov())
-        return tuple(Attempt(solver) for solver in (*first, LBFGS()))
+        small = problem.size <= DENSE_LIMIT
+        solvers = (Newton(), PseudoTransient(), LBFGS()) if small else (Anderson(), NewtonKrylov(), LBFGS())
+        return tuple(Attempt(solver) for solver in solvers)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()

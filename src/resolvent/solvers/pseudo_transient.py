@@ -31,13 +31,14 @@ class PseudoTransient(NonlinearSolver):
         (I / delta + I - tau F'(w)) d = b + tau F(w) - w,      w <- w + d.
 
     Where I - tau F' is singular the residual may have a minimum that is not zero, and every method that lowers it is
-    caught there; the flow passes. The time step delta grows as long as w changes little, until steps are Newton's. The
-    residual may rise before it falls, so give it patience: `rs.Stopping(patience=500)`. Dense: for few unknowns.
+    caught there; the flow passes. The time step delta grows as long as w changes little, until steps are Newton's. It
+    assembles the matrix of every sample: for few unknowns.
 
     Reference: Kelley & Keyes, Convergence analysis of pseudo-transient continuation, SIAM J. Numer. Anal. 35 (1998).
     """
 
-    max_steps = 500
+    max_steps = 300
+    patience = 300  # The residual of a flow that passes a fold rises before it falls.
 
     def init(self, problem: NonlinearProblem, w: Tensor) -> PseudoTransientState:
         image, matrix = evaluate_with_matrix(problem, w)

@@ -131,7 +131,7 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.length) if w0 is None else w0
     # An error of a stage enters the equations of all later layers, divided by theta.
-    solution = first.solve(F, b, first.length, start, amplification=count / float(theta))
+    solution = first.solve(F, b, first.length, start, amplification=count / pass_.scheme.smallest)
     if recovers(pass_.scheme):
         return solution, _recovered(float(theta), x, solution.value)
     return solution, b + first.length * F.with_mix(lower)(solution.value)
