@@ -1,5 +1,7 @@
 """Double precision, one thread and fixed seeds for every test."""
 
+import os
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -22,3 +24,12 @@ def _deterministic() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(before)
+
+
+# One seed for all processes of a run: those of xdist inherit the environment.
+def pytest_configure() -> None:
+    os.environ.setdefault("RESOLVENT_HONESTY_SEED", str(secrets.randbits(32)))
+
+
+def pytest_report_header() -> str:
+    return f"RESOLVENT_HONESTY_SEED={os.environ['RESOLVENT_HONESTY_SEED']}"

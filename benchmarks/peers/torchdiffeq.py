@@ -30,8 +30,8 @@ class Integrated(nn.Module):
         self.integrate = partial(odeint_adjoint if adjoint else odeint, method=method, rtol=tolerance, atol=tolerance)
 
     def trajectory(self, x):
-        with frozen_weights(self.field):
-            return rs.Trajectory(self.grid, self.integrate(self.field, x, self.grid.to(x)), ())
+        with frozen_weights(self.field) as field:
+            return rs.Trajectory(self.grid, self.integrate(field, x, self.grid.to(x)), ())
 
     def forward(self, x):
         return self.trajectory(x).states[-1]

@@ -15,15 +15,16 @@ from resolvent.blocks import (
     make_implicit,
     push,
 )
-from resolvent.core.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
-from resolvent.core.problem import Problem, Rowwise
-from resolvent.core.solution import Solution, Status, Work
-from resolvent.core.solver import Solver, State
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent.equation.function import Rowwise
+from resolvent.equation.problem import Problem
+from resolvent.equation.solution import Solution, Status, Work
+from resolvent.equation.solver import Plan, Solver, State
+from resolvent.equation.stopping import FixedSteps, Stopping
 from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
 from resolvent.solvers.anderson import Anderson
-from resolvent.solvers.auto import Auto
+from resolvent.solvers.auto import Auto, Fallback
 from resolvent.solvers.bicgstab import BiCGStab
 from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
@@ -33,6 +34,7 @@ from resolvent.solvers.gradient_error import GradientError, gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
+from resolvent.solvers.pseudo_transient import PseudoTransient
 from resolvent.solvers.resolve import resolve
 
 __version__ = "0.1.0"
@@ -54,6 +56,8 @@ __all__ = [
     "ConvergenceWarning",
     "DenseLU",
     "DerivativeOrderError",
+    "Fallback",
+    "FixedSteps",
     "GradientDescent",
     "GradientError",
     "Halves",
@@ -64,7 +68,9 @@ __all__ = [
     "NewtonKrylov",
     "OneStepAdjoint",
     "Picard",
+    "Plan",
     "Problem",
+    "PseudoTransient",
     "Pushed",
     "ReconstructionError",
     "ResolventError",

@@ -81,7 +81,7 @@ def test_failing_solves_are_reported_not_raised() -> None:
     assert math.isnan(diagnosis.layers[0].lipschitz)
     assert "Picard needs |hF'| < 1, and it is 30" in diagnosis.advice[0]
     assert "not contractive everywhere" in diagnosis.advice[-1]
-    assert block.solving.on_failure == "raise"
+    assert block.options.on_failure == "raise"
 
 
 def test_a_failure_in_any_stage_counts() -> None:
@@ -159,7 +159,7 @@ def test_images() -> None:
     w = (x + block.trajectory(x).states[1]) / 2
     from resolvent.analysis import Jacobian
 
-    J = 0.5 * Jacobian(lambda y: block.field(0.0, y), w.detach()).matrix
+    J = 0.5 * Jacobian(lambda y: block.field(0.0, y), w.detach()).matrix().detach()
     assert layer.abscissa == pytest.approx(float(torch.linalg.eigvals(J).real.max()), abs=0.02)
     assert layer.field_norm == pytest.approx(float(torch.linalg.matrix_norm(J, 2).max()), rel=1e-3)
     assert layer.contractive

@@ -15,7 +15,7 @@ SHARP = rs.Stopping(rtol=1e-12, atol=1e-13)
 
 def gains(model: object, x: torch.Tensor) -> torch.Tensor:
     """By singular values of the whole Jacobian."""
-    return torch.linalg.matrix_norm(Jacobian(model, x).matrix, 2)
+    return torch.linalg.matrix_norm(Jacobian(model, x).matrix().detach(), 2)
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.3, 0.5, 1.0])

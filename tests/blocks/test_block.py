@@ -279,7 +279,7 @@ def test_failures_follow_the_policy() -> None:
         ({"solver": rs.Newton}, r"solver must be an object such as rs\.Newton\(\), or None, got <class"),
         ({"solver": rs.GMRES()}, "GMRES solves linear systems"),
         ({"stopping": 1e-6}, r"stopping must be an object such as rs\.Stopping\(.*, got 1e-06"),
-        ({"stopping": rs.Stopping(max_steps=3, check_every=0)}, "cannot raise: take on_failure"),
+        ({"stopping": rs.FixedSteps(3)}, "cannot raise: take on_failure"),
         (
             {"adjoint": "implicit"},
             r"adjoint must be an object such as rs\.ImplicitAdjoint\(\), or None",

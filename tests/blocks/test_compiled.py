@@ -49,10 +49,10 @@ class Forced(fields.Field):
         return -self._force(t, y) * torch.tanh(y @ self.matrix.mT)
 
     @property
-    def with_jacobian(self):
-        return self._with_jacobian
+    def value_and_jacobian(self):
+        return self._value_and_jacobian
 
-    def _with_jacobian(self, t: float | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_and_jacobian(self, t: float | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         force, value = self._force(t, y), torch.tanh(y @ self.matrix.mT)
         return -force * value, -(force * (1 - value**2)).unsqueeze(-1) * self.matrix
 
@@ -72,7 +72,7 @@ def results(block: ThetaBlock, x: Tensor, t0: float | Tensor = 0.0) -> list[Tens
 
 
 def steps_compiled(block: ThetaBlock) -> set[int]:
-    return {steps for _, steps in block._compiled._functions}
+    return {steps for _, steps in block.strategy._functions}
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ class Cubic(fields.Field):
     def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
         return -(y**3)
 
-    with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
+    value_and_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
 
 
 def test_harder_data_are_solved_as_usual_and_teach_the_number_of_steps() -> None:
     block, reference = (ThetaBlock(Cubic(), 1.0, 4, 1.0, mode=mode) for mode in ("compiled", "sequential"))
     easy, hard = torch.linspace(-0.01, 0.01, 6)[:, None], torch.linspace(-3.0, 3.0, 6)[:, None]
     block(easy)
-    before = block._compiled._steps[0]
+    before = block.strategy._steps[0]
     block(easy)
     for _ in range(2):
         torch.testing.assert_close(block(hard), reference(hard), atol=1e-8, rtol=1e-8)
-    assert block._compiled._steps[0] > before
-    assert steps_compiled(block) == {before, block._compiled._steps[0]}
+    assert block.strategy._steps[0] > before
+    assert steps_compiled(block) == {before, block.strategy._steps[0]}
 
 
 def test_the_solution_is_accounted_for() -> None:
@@ -140,7 +140,7 @@ def test_the_solution_is_accounted_for() -> None:
     with torch.no_grad():
         usual, compiled = block.trajectory(x).solutions[0], block.trajectory(x).solutions[0]
     assert steps_compiled(block)
-    assert compiled.settled
+    assert compiled.all_converged
     assert compiled.converged.all()
     assert torch.equal(compiled.steps, usual.steps)
     torch.testing.assert_close(compiled.value, usual.value, atol=1e-9, rtol=1e-9)
@@ -166,7 +166,7 @@ def test_failure_is_as_loud() -> None:
         def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
             return y**2 + 1
 
-        with_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(2 * y)))
+        value_and_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(2 * y)))
 
     with pytest.raises(rs.ConvergenceError, match="did not converge"):
         ThetaBlock(Rootless(), 1.0, 4, 4.0, mode="compiled")(torch.ones(2, 1))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent import fields, schemes
 from resolvent.blocks import Block, ReconstructionError, Reversible, ThetaBlock
+from resolvent.solvers.resolve import solve_options
 from schemes.catalogue import ONE_STEP, SCHEMES, column
 
 POLICIES = ["store", "checkpoint", "reversible"]
@@ -226,7 +227,7 @@ def test_error_that_shrinks_again_on_the_way_back_is_noticed() -> None:
     x = (1 + 1e-6 * torch.randn(4, 3)).requires_grad_()
     field = GrowthThenDecay()
     block = ThetaBlock(field, 0.5, 20, 2.0, memory=Reversible(tolerance=1e-7))
-    walk, state = block._walk(x, 0.0), block(x).detach()
+    walk, state = block._pass(x, 0.0, block.field), block(x).detach()
     for n in reversed(range(20)):
         state = walk.back(n, state)
     torch.testing.assert_close(state, x.detach(), atol=1e-8, rtol=0)
@@ -340,7 +341,7 @@ def test_normalised_weights_are_computed_once_and_get_their_gradients(memory: st
     field.zero_grad()
     plain = x
     for n in range(5):
-        interval = schemes.Interval(field, n * 0.2, 0.2, schemes.Solving(stopping=sharp))
+        interval = schemes.Interval(field, n * 0.2, 0.2, solve_options(None, sharp, None, "raise"))
         plain = schemes.Theta(0.5).step(interval, schemes.Carry((plain,))).state
     plain.sum().backward()
     torch.testing.assert_close(y, plain, atol=1e-9, rtol=0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent import estimators
-from resolvent.estimators.jacobian import Jacobian
+from resolvent.equation.jacobian import field_jacobian
 from resolvent.fields import MLP, Piecewise
 
 
@@ -121,7 +121,7 @@ def test_without_autograd_there_is_a_value_and_no_graph():
 
 def test_products_keep_no_graph_that_nobody_asked_for():
     with torch.no_grad():
-        J = Jacobian(MLP(3, 5, 1), 0.0, torch.randn(4, 3), detach=True)
+        J = field_jacobian(MLP(3, 5, 1), 0.0, torch.randn(4, 3))
         assert not J.transposed_product(torch.ones(4, 3)).requires_grad
     assert J.transposed_product(torch.ones(4, 3)).requires_grad
 

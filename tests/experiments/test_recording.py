@@ -36,10 +36,10 @@ def test_solves_make_the_steps_they_are_told_to_and_failures_are_counted() -> No
 
 def test_blocks_solve_as_before_afterwards() -> None:
     model = MnistConfig(**IMPLICIT).build()
-    before = [stage.solving for stage in model.stages]
+    before = [stage.options for stage in model.stages]
     with never_looking(model, 3):
-        assert all(stage.solving.stopping.blind for stage in model.stages)
-    assert [stage.solving for stage in model.stages] == before
+        assert all(stage.options.stopping.fixed for stage in model.stages)
+    assert [stage.options for stage in model.stages] == before
 
 
 def test_a_number_of_steps_below_zero_is_refused() -> None:

@@ -24,8 +24,8 @@ ACTIVATIONS = [
 
 
 def check(field: Field, y: Tensor) -> None:
-    assert field.with_jacobian is not None
-    value, jacobian = field.with_jacobian(0.0, y)
+    assert field.value_and_jacobian is not None
+    value, jacobian = field.value_and_jacobian(0.0, y)
     torch.testing.assert_close(value, field(0.0, y))
     torch.testing.assert_close(jacobian, torch.func.vmap(torch.func.jacrev(lambda z: field(0.0, z[None])[0]))(y))
     assert not value.requires_grad
@@ -65,7 +65,7 @@ def test_what_changes_the_field_takes_it_away() -> None:
     hooked.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
     replaced.layers[1] = nn.Sequential(nn.Linear(7, 7))
     for field in (Doubled(3, 7, 1), hooked, replaced, MLP(3, 7, 1, nn.Mish())):
-        assert field.with_jacobian is None
+        assert field.value_and_jacobian is None
         x = torch.randn(4, 3)
         for mode in ("parallel", "sequential"):
             y = rs.ThetaBlock(field, 1.0, 2, 0.4, mode=mode).trajectory(x).states
@@ -77,10 +77,10 @@ def test_solvers_use_it() -> None:
 
     class Counted(MLP):
         @property
-        def with_jacobian(self):
+        def value_and_jacobian(self):
             nonlocal calls
             calls += 1
-            return super().with_jacobian
+            return super().value_and_jacobian
 
     x = torch.randn(4, 3)
     for mode in ("parallel", "sequential"):
@@ -93,11 +93,13 @@ def test_a_jacobian_of_one_s_own() -> None:
     """w = b - w^3 / 2, told by hand."""
     b, seen = torch.randn(6, 2, requires_grad=True), []
 
-    def with_jacobian(w: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_jacobian(w: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(len(w))
         return -(w**3), torch.diag_embed(-3 * w**2)
 
-    value = rs.resolve(rs.Rowwise(lambda w: -(w**3), jacobian=with_jacobian), b, 0.5, solver=rs.Newton()).value
+    value = rs.resolve(
+        rs.Rowwise(lambda w: -(w**3), value_and_jacobian=value_and_jacobian), b, 0.5, solver=rs.Newton()
+    ).value
     torch.testing.assert_close(value + value**3 / 2, b, atol=1e-8, rtol=0)
     (gradient,) = torch.autograd.grad(value.sum(), b)
     torch.testing.assert_close(gradient, 1 / (1 + 1.5 * value**2), atol=1e-7, rtol=0)

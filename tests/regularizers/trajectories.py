@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks import ThetaBlock, Trajectory
-from resolvent.core.stopping import Stopping
+from resolvent.equation.stopping import Stopping
 from resolvent.fields import MLP, Bounded, Conv, Field, GradientFlow, Hamiltonian, Piecewise
 
 STEPS = 4

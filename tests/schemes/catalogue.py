@@ -8,6 +8,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent import schemes
 from resolvent.schemes import RungeKutta, Theta, tableaux
+from resolvent.solvers.resolve import solve_options
 
 RUNGE_KUTTA = {
     name: RungeKutta(getattr(tableaux, name))
@@ -26,7 +27,7 @@ PAIRS = {
 ONE_STEP = {**THETA, **RUNGE_KUTTA, **SYMPLECTIC, **PAIRS}
 SCHEMES = {**ONE_STEP, **MULTISTEP}
 
-SHARP = schemes.Solving(stopping=rs.Stopping(rtol=1e-14, atol=1e-15), on_failure="ignore")
+SHARP = solve_options(None, rs.Stopping(rtol=1e-14, atol=1e-15), None, "ignore")
 """As accurate as rounding allows, for comparisons with exact values; what it stops at is compared anyway."""
 
 

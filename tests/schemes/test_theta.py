@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.problem import rms
-from resolvent.schemes import Carry, Interval, Solving, Theta
+from resolvent.equation.norms import rms
+from resolvent.schemes import Carry, Interval, Theta
+from resolvent.solvers.resolve import solve_options
 from schemes.catalogue import SHARP, Linear
 
 
@@ -20,9 +21,9 @@ class Stiff:
 
 
 def layer(
-    theta: float | Tensor, form: str, field: object, x: Tensor, h: float = 0.7, solving: Solving = SHARP
+    theta: float | Tensor, form: str, field: object, x: Tensor, h: float = 0.7, options: object = SHARP
 ) -> Tensor:
-    return Theta(theta, form).step(Interval(field, 0.2, h, solving), Carry((x,))).state
+    return Theta(theta, form).step(Interval(field, 0.2, h, options), Carry((x,))).state
 
 
 def field(t: float | Tensor, y: Tensor) -> Tensor:
@@ -75,8 +76,10 @@ def test_forms_are_conjugate() -> None:
 def test_tolerance_holds_for_the_equation_of_the_layer(theta: float, rtol: float, kind: object) -> None:
     """Not only for that of the stage, whose residual is theta times smaller."""
     x, h = torch.randn(50, 3), 0.05
-    solving = Solving(rs.Picard() if theta < 0.02 else rs.Newton(), rs.Stopping(rtol=rtol, atol=0.0))
-    y = layer(theta, "midpoint", kind, x, h, solving)
+    options = solve_options(
+        rs.Picard() if theta < 0.02 else rs.Newton(), rs.Stopping(rtol=rtol, atol=0.0), None, "raise"
+    )
+    y = layer(theta, "midpoint", kind, x, h, options)
     residual = rms(y - x - h * kind(0.2 + theta * h, (1 - theta) * x + theta * y))
     stage = (1 - theta) * x + theta * y
     assert (residual <= 1.01 * rtol * torch.maximum(rms(x), rms(stage)) + 1e-12).all()
@@ -85,7 +88,7 @@ def test_tolerance_holds_for_the_equation_of_the_layer(theta: float, rtol: float
 def test_tolerance_is_never_below_rounding() -> None:
     """A thousandth of the default tolerance of single precision is out of reach for most of many samples."""
     x = 10 * torch.randn(2000, 3, dtype=torch.float32)
-    y = layer(1e-3, "midpoint", field, x, solving=Solving(rs.Newton()))
+    y = layer(1e-3, "midpoint", field, x, options=solve_options(rs.Newton(), None, None, "raise"))
     assert y.dtype == torch.float32
     assert y.isfinite().all()
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.problem import Problem
+from resolvent.equation.function import Function
+from resolvent.equation.problem import NonlinearProblem
 from resolvent.solvers.descent import _objective
 from resolvent.solvers.line_search import LineSearch, search
 
@@ -13,7 +14,7 @@ from resolvent.solvers.line_search import LineSearch, search
 def test_gradient_of_the_squared_residual() -> None:
     """grad |r|^2 / 2 = -(I - tau F')^T r, against finite differences."""
     W, b = torch.randn(4, 4), torch.randn(2, 4)
-    problem = Problem(lambda w: torch.tanh(w @ W), b, 0.8, None, b.dtype, b.dtype)
+    problem = NonlinearProblem(Function(lambda w: torch.tanh(w @ W)), b, 0.8, b.dtype, b.dtype)
     w = torch.randn(2, 4)
     _, gradient, _ = _objective(problem, w)
     step = 1e-6

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.core.iterate import solve
-from resolvent.core.linear_problem import LinearProblem
-from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem
+from resolvent.equation.function import Function
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import solve
+from resolvent.equation.problem import NonlinearProblem
 
 METHODS = [rs.DenseLU(), rs.GMRES(), rs.GMRES(restart=4), rs.BiCGStab(), rs.Neumann()]
 
@@ -21,8 +22,8 @@ def system(F: Tensor, g: Tensor, transposed: bool, linear_part: float | None = N
     def field(w: Tensor) -> Tensor:
         return (F @ w[:, :, None]).squeeze(2)
 
-    problem = Problem(field, torch.zeros_like(g), 1.0, linear_part, g.dtype, g.dtype)
-    return LinearProblem.of(Linearization(problem, torch.zeros_like(g)), g, transposed)
+    problem = NonlinearProblem(Function(field, linear_part=linear_part), torch.zeros_like(g), 1.0, g.dtype, g.dtype)
+    return LinearProblem(g, Linearization(problem, torch.zeros_like(g)), transposed)
 
 
 def contraction(n: int = 7, batch: int = 3) -> Tensor:
@@ -130,7 +131,7 @@ def test_neumann_converges_at_the_rate_of_the_contraction() -> None:
 def test_the_factors_serve_the_matrix_and_its_transpose() -> None:
     F, g = contraction(), torch.randn(3, 7)
     forward = system(F, g, False)
-    backward = LinearProblem.of(forward.linearization, g, True)
+    backward = LinearProblem(g, forward.linearization, True)
     for problem, A in ((forward, torch.eye(7) - F), (backward, (torch.eye(7) - F).mT)):
         solution = solve(problem, rs.DenseLU(), rs.Stopping(), torch.zeros_like(g))
         assert (solution.value - torch.linalg.solve(A, g)).abs().max() < 1e-12

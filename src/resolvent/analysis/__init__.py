@@ -3,7 +3,6 @@
 from resolvent.analysis.diagnosis import Diagnosis, diagnose
 from resolvent.analysis.facts import Facts, contractive_radius, scheme_facts, stability_interval
 from resolvent.analysis.growth import amplification, is_stable, stability_matrix
-from resolvent.analysis.jacobian import Jacobian
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.analysis.layer_report import LayerReport
 from resolvent.analysis.linear_forms import LinearForm, linear_form
@@ -19,6 +18,7 @@ from resolvent.analysis.stability import (
     theta_stability,
     theta_stability_inverse,
 )
+from resolvent.equation.jacobian import Jacobian
 
 __all__ = [
     "OSCILLATOR_SCHEMES",

@@ -9,14 +9,15 @@ from torch import Tensor
 from resolvent.analysis.advice import advise
 from resolvent.analysis.facts import contractive_radius
 from resolvent.analysis.growth import amplification
-from resolvent.analysis.jacobian import Jacobian, field_jacobian
 from resolvent.analysis.layer_report import LayerReport, table
 from resolvent.analysis.linear_forms import linear_form, theta_value
-from resolvent.analysis.sensitivity import gain, last_state, walk_through
+from resolvent.analysis.sensitivity import gain, last_state, pass_through
 from resolvent.analysis.spectra import DENSE, eigenvalues
 from resolvent.blocks import Block
-from resolvent.blocks.walk import Walk
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.weights import frozen_weights
+from resolvent.equation.jacobian import Jacobian, field_jacobian
+from resolvent.equation.modes import refuse_transforms
 from resolvent.schemes import Carry, PartitionedRungeKutta, Scheme, Step, Symplectic, Theta
 from resolvent.schemes.interval import Number
 
@@ -61,35 +62,36 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
     Returns:
         A `Diagnosis`: data, and a table with advice when printed.
     """
+    refuse_transforms("diagnose")
     if not isinstance(block, Block):
         raise ValueError(f"diagnose takes an rs.Block such as rs.ThetaBlock(...), got {type(block).__name__}.")
     if not bool(batch.isfinite().all()):
         raise ValueError(f"the batch holds nan or inf in {int((~batch.isfinite()).sum())} of its entries.")
-    # One by one, whatever the block does: a report is about a layer.
-    walk = replace(walk_through(block, batch, t0, on_failure="ignore"), group=1)
-    with torch.no_grad(), frozen_weights(block.field):
+    pass_ = pass_through(block, batch, t0, on_failure="ignore")
+    with torch.no_grad(), frozen_weights(block.field) as field:
+        pass_ = replace(pass_, field=field)
         carry, layers = Carry((batch,)), []
-        for n, step in enumerate(walk.steps(batch)):
-            layers.append(_report(walk, n, carry, step))
+        for n, step in enumerate(pass_.steps(batch)):
+            layers.append(_report(pass_, n, carry, step))
             carry = step.carry
         healthy = bool(carry.states[0].isfinite().all()) and not any(layer.failed for layer in layers)
-        jacobian = Jacobian(lambda x: last_state(walk, x), batch) if healthy else None
+        jacobian = Jacobian(lambda x: last_state(pass_, x), batch) if healthy else None
     whole = math.nan if jacobian is None else float(gain(jacobian, rtol=_RTOL).max())
     described = f"{type(block).__name__}({block.extra_repr()}), {len(batch)} samples of {tuple(batch.shape[1:])}"
-    return Diagnosis(described, tuple(layers), whole, advise(layers, contractive_radius(walk.scheme)))
+    return Diagnosis(described, tuple(layers), whole, advise(layers, contractive_radius(pass_.scheme)))
 
 
-def _report(walk: Walk, n: int, carry: Carry, step: Step) -> LayerReport:
+def _report(pass_: Pass, n: int, carry: Carry, step: Step) -> LayerReport:
     solutions, x, y = step.solutions, carry.states[0], step.state
     steps = torch.cat([solution.steps for solution in solutions]).double() if solutions else torch.zeros(1)
     failed = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for solution in solutions:
         failed = failed | ~solution.converged
     finite = bool(x.isfinite().all() and y.isfinite().all())
-    z, norm = _spectrum(walk, n, x, y) if finite else (torch.empty(0, dtype=torch.complex128), math.nan)
-    scheme, radius, poles = walk.scheme, contractive_radius(walk.scheme), linear_form(walk.scheme).poles
+    z, norm = _spectrum(pass_, n, x, y) if finite else (torch.empty(0, dtype=torch.complex128), math.nan)
+    scheme, radius, poles = pass_.scheme, contractive_radius(pass_.scheme), linear_form(pass_.scheme).poles
     return LayerReport(
-        time=float(torch.as_tensor(walk.interval(n).t).min()),
+        time=float(torch.as_tensor(pass_.interval(n).t).min()),
         iterations=float(steps.mean()),
         max_iterations=int(steps.max()),
         residual=max((float(solution.residual.max()) for solution in solutions), default=0.0),
@@ -101,21 +103,21 @@ def _report(walk: Walk, n: int, carry: Carry, step: Step) -> LayerReport:
         damped_growth=_largest(amplification(scheme, z[_damped(scheme, z)]), 0.0),
         pole_distance=-_largest(-(z[:, None] - poles).abs(), -math.inf if finite else math.nan),
         pole=-_largest(-poles.abs(), -math.inf),
-        lipschitz=_layer_lipschitz(walk, n, carry, ~failed) if finite else math.nan,
+        lipschitz=_layer_lipschitz(pass_, n, carry, ~failed) if finite else math.nan,
         contractive=None if math.isinf(radius) else norm < radius,
     )
 
 
-def _spectrum(walk: Walk, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
     """Eigenvalues of h F' over all samples, complex128, and the largest |h F'|_2."""
-    c = _fraction(walk.scheme)
-    jacobian = field_jacobian(walk.field, walk.interval(n).time(c), x + c * (y - x))
+    c = _fraction(pass_.scheme)
+    jacobian = field_jacobian(pass_.field, pass_.interval(n).time(c), x + c * (y - x))
     if x[0].numel() <= DENSE:
         found = eigenvalues(jacobian, None, "largest")
     else:
         ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
         found = torch.cat(tuple(ends), dim=1)
-    h = float(torch.as_tensor(walk.h).detach())
+    h = float(torch.as_tensor(pass_.h).detach())
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 
@@ -133,12 +135,12 @@ def _damped(scheme: Scheme, z: Tensor) -> Tensor:
     return z.real <= 0
 
 
-def _layer_lipschitz(walk: Walk, n: int, carry: Carry, solved: Tensor) -> float:
+def _layer_lipschitz(pass_: Pass, n: int, carry: Carry, solved: Tensor) -> float:
     """Of the step as a function of the last state, what was before held fixed; over the samples that were solved."""
     x, *before = carry.states
 
     def layer(state: Tensor) -> Tensor:
-        return walk.scheme.step(walk.interval(n, x), Carry((state, *before), carry.slopes)).state
+        return pass_.scheme.step(pass_.interval(n, x), Carry((state, *before), carry.slopes)).state
 
     return _largest(gain(Jacobian(layer, x), rtol=_RTOL)[solved])
 

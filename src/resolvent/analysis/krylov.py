@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import flat
+from resolvent.equation.modes import derivatives_allowed
+from resolvent.equation.norms import flat
+from resolvent.equation.torch_func import all_true, any_true, whole
 from resolvent.spectral.power import generic_vector
 
 LinearMap = Callable[[Tensor], Tensor]
@@ -73,14 +75,15 @@ def extreme_eigenvalues(
     check_wanted(count, size, which)
     limit = min(size, max(max_size, count))
     tolerance = max(1e-6, 32 * torch.finfo(like.dtype).eps) if rtol is None else rtol
-    for space in _growing_spaces(A, like, count, limit):
-        values, residuals = space.extreme(count, which)
-        scale = torch.linalg.matrix_norm(space.H, 2)
-        if bool((residuals <= tolerance * scale[:, None]).all()):
-            return values
+    with derivatives_allowed(like.device):
+        for space in _growing_spaces(A, like, count, limit):
+            values, residuals = space.extreme(count, which)
+            scale = torch.linalg.matrix_norm(space.H, 2)
+            if all_true(residuals <= tolerance * scale[:, None]):
+                return values
     if limit < size:
         warnings.warn(
-            f"the eigenvalues have a relative residual of {(residuals / scale[:, None]).max().item():.1e} > "
+            f"the eigenvalues have a relative residual of {whole(residuals / scale[:, None]).max().item():.1e} > "
             f"{tolerance:.1e} in a space of {limit} vectors: increase max_size or rtol",
             RuntimeWarning,
             stacklevel=2,
@@ -104,12 +107,14 @@ def rank(eigenvalues: Tensor, which: str) -> Tensor:
 def _growing_spaces(A: LinearMap, like: Tensor, first: int, limit: int) -> Iterator[KrylovSpace]:
     """Spaces of `first` vectors, a few more, and so on up to `limit`."""
     batch, size = flat(like).shape
-    Q = like.new_empty(batch, limit + 1, size)
-    H = like.new_zeros(batch, limit + 1, limit)
-    Q[:, 0] = _generic_unit(Q[:, :0])
+    start = _generic_unit(like.new_empty(batch, 0, size))
+    w = flat(A(start.reshape(like.shape)))
+    # Made from an image of A: inside vmap a tensor can hold one value for each copy only if it has been made from such.
+    Q, H = w.new_empty(batch, limit + 1, size), w.new_zeros(batch, limit + 1, limit)
+    Q[:, 0] = start
     for m in range(1, limit + 1):
-        w = flat(A(Q[:, m - 1].reshape(like.shape)))
-        if not bool(w.isfinite().all()):
+        w = w if m == 1 else flat(A(Q[:, m - 1].reshape(like.shape)))
+        if not all_true(w.isfinite()):
             raise ValueError("the derivative holds nan or inf: look at the states and the weights of the field.")
         for _ in range(2):  # once is not enough to stay orthogonal in floating point
             overlap = torch.einsum("bkn,bn->bk", Q[:, :m].conj(), w)
@@ -123,7 +128,7 @@ def _growing_spaces(A: LinearMap, like: Tensor, first: int, limit: int) -> Itera
             yield KrylovSpace(H[:, :m, :m].clone(), leak)
         if m < limit:
             H[:, m, m - 1] = leak
-            fresh = _generic_unit(Q[:, :m]) if bool(ended.any()) else w
+            fresh = _generic_unit(Q[:, :m]) if any_true(ended) else w
             Q[:, m] = torch.where(ended[:, None], fresh, w / torch.where(ended, 1.0, leak)[:, None])
 
 

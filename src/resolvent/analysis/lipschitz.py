@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from resolvent.equation.modes import refuse_transforms
 from resolvent.fields import Field
 from resolvent.fields.activations import is_activation, slopes_of
 from resolvent.spectral import Disc, norm_bound, schur_bound
@@ -65,6 +66,7 @@ def lipschitz_bound(model: nn.Module, input_shape: Sequence[int] | None = None) 
         model: the block or network.
         input_shape: shape of one sample, without the batch; needed where there are convolutions or pooling.
     """
+    refuse_transforms("lipschitz_bound")
     bound, _ = _bound(model, None if input_shape is None else tuple(input_shape))
     return bound
 

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from resolvent.analysis.jacobian import Jacobian
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.blocks import Block
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.pieces import right_end
-from resolvent.blocks.walk import Walk
+from resolvent.blocks.strategies import LayerByLayer
 from resolvent.blocks.weights import frozen_weights
-from resolvent.core.adjoint import ImplicitAdjoint
+from resolvent.equation.adjoint import ImplicitAdjoint
+from resolvent.equation.jacobian import Jacobian
 from resolvent.schemes.interval import Number
 
 
@@ -33,9 +35,9 @@ def local_lipschitz(model: Callable[[Tensor], Tensor], x: Tensor, *, rtol: float
         (batch,), without a graph.
     """
     if isinstance(model, Block):
-        walk = walk_through(model, x)
-        with frozen_weights(model.field):
-            return gain(Jacobian(lambda state: last_state(walk, state), x), rtol=rtol, max_size=max_size)
+        with frozen_weights(model.field) as field:
+            pass_ = replace(pass_through(model, x), field=field)
+            return gain(Jacobian(lambda state: last_state(pass_, state), x), rtol=rtol, max_size=max_size)
     return gain(Jacobian(model, x), rtol=rtol, max_size=max_size)
 
 
@@ -45,21 +47,21 @@ def gain(jacobian: Jacobian, *, rtol: float = 1e-4, max_size: int = 100) -> Tens
     def gram(v: Tensor) -> Tensor:
         return jacobian.transposed_product(jacobian.product(v))
 
-    like = jacobian.point
-    squared = extreme_eigenvalues(gram, like, which="rightmost", rtol=rtol, max_size=max_size)
+    with torch.no_grad():
+        squared = extreme_eigenvalues(gram, jacobian.point, which="rightmost", rtol=rtol, max_size=max_size)
     return squared.real.clamp(min=0).sqrt().squeeze(1)
 
 
-def walk_through(block: Block, x: Tensor, t0: Number = 0.0, on_failure: str = "raise") -> Walk:
-    """The pass of a block, with exact derivatives and everything kept."""
-    solving = replace(block.solving, adjoint=ImplicitAdjoint(), on_failure=on_failure)
-    end = right_end(block.field, x.dtype)
-    return Walk(block.field, block.scheme, t0, block.step_size, block.num_steps, solving, block.guess, end, block.reuse)
+def pass_through(block: Block, x: Tensor, t0: Number = 0.0, on_failure: str = "raise") -> Pass:
+    """The pass of a block, layer by layer, with exact derivatives and everything kept."""
+    settings = block._settings(block.field, t0, right_end(block.field, x.dtype))
+    options = replace(settings.options, adjoint=ImplicitAdjoint(), on_failure=on_failure)
+    return replace(settings, options=options, strategy=LayerByLayer(), stores=True)
 
 
-def last_state(walk: Walk, x: Tensor) -> Tensor:
+def last_state(pass_: Pass, x: Tensor) -> Tensor:
     """The state at the end of a pass, (batch, *shape)."""
     state = x
-    for step in walk.steps(x):
+    for step in pass_.steps(x):
         state = step.state
     return state

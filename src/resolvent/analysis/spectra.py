@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.analysis.jacobian import Jacobian, field_jacobian
 from resolvent.analysis.krylov import check_wanted, extreme_eigenvalues, rank
+from resolvent.equation.jacobian import Jacobian, field_jacobian
+from resolvent.equation.modes import derivatives_allowed
 from resolvent.fields import Time
 
 DENSE = 256
@@ -52,12 +53,12 @@ def eigenvalues(
     jacobian: Jacobian, count: int | None, which: str, *, rtol: float | None = None, max_size: int = 200
 ) -> Tensor:
     """The eigenvalues of a Jacobian as `jacobian_spectrum` has them, complex (batch, count)."""
-    size = jacobian.value[0].numel()
+    size = jacobian.value.shape[1:].numel()
     wanted = count or (size if size <= DENSE else _COUNT)
     check_wanted(wanted, size, which)
     if size > DENSE:
         return extreme_eigenvalues(jacobian.product, jacobian.value, wanted, which, rtol=rtol, max_size=max_size)
-    found = torch.linalg.eigvals(jacobian.matrix)
+    found = torch.linalg.eigvals(jacobian.matrix())
     return found.gather(1, rank(found, which)[:, :wanted])
 
 
@@ -81,8 +82,8 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
     """
 
     def constant(jacobian: Jacobian) -> Tensor:
-        if jacobian.value[0].numel() <= DENSE:
-            J = jacobian.matrix
+        if _is_small(jacobian):
+            J = jacobian.matrix()
             return torch.linalg.eigvalsh((J + J.mT) / 2)[:, -1]
 
         def symmetric(v: Tensor) -> Tensor:
@@ -118,8 +119,9 @@ def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Te
     angle = 2 * math.pi / num_angles
 
     def corners(jacobian: Jacobian) -> Tensor:
+        reach_at = _dense_reach(jacobian) if _is_small(jacobian) else _lanczos_reach(jacobian)
         # J is real, so that its numerical range is symmetric about the real axis.
-        half = [_reach(jacobian, k * angle) for k in range(num_angles // 2 + 1)]
+        half = [reach_at(k * angle) for k in range(num_angles // 2 + 1)]
         reach = torch.stack([half[min(k, num_angles - k)] for k in range(num_angles)], dim=1)
         along = (reach.roll(-1, 1) - reach * math.cos(angle)) / math.sin(angle)
         directions = torch.exp(1j * angle * torch.arange(num_angles, device=reach.device))
@@ -128,31 +130,53 @@ def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Te
     return _along(field, t, states, corners)
 
 
-def _reach(jacobian: Jacobian, angle: float) -> Tensor:
-    """The largest eigenvalue of the Hermitian part of exp(-i angle) J, float64 (batch,)."""
-    turn = cmath.exp(-1j * angle)
-    if jacobian.value[0].numel() <= DENSE:
-        J = turn * jacobian.matrix.to(torch.complex128)
-        return torch.linalg.eigvalsh((J + J.mH) / 2)[:, -1]
+def _is_small(jacobian: Jacobian) -> bool:
+    return jacobian.value.shape[1:].numel() <= DENSE
 
-    def hermitian(v: Tensor) -> Tensor:
-        forward = torch.complex(jacobian.product(v.real), jacobian.product(v.imag))
-        back = torch.complex(jacobian.transposed_product(v.real), jacobian.transposed_product(v.imag))
-        return (turn * forward + back / turn) / 2
 
+def _dense_reach(jacobian: Jacobian) -> Callable[[float], Tensor]:
+    """Maps an angle to the largest eigenvalue of the Hermitian part of exp(-i angle) J, float64 (batch,)."""
+    J = jacobian.matrix().to(torch.complex128)
+
+    def reach(angle: float) -> Tensor:
+        turned = cmath.exp(-1j * angle) * J
+        return torch.linalg.eigvalsh((turned + turned.mH) / 2)[:, -1]
+
+    return reach
+
+
+def _lanczos_reach(jacobian: Jacobian) -> Callable[[float], Tensor]:
+    """The same by products with J and its transpose."""
     like = jacobian.value * (1 + 0j)
-    return extreme_eigenvalues(hermitian, like, which="rightmost", rtol=_HERMITIAN).real.squeeze(1).double()
+
+    def reach(angle: float) -> Tensor:
+        turn = cmath.exp(-1j * angle)
+
+        def hermitian(v: Tensor) -> Tensor:
+            forward = torch.complex(jacobian.product(v.real), jacobian.product(v.imag))
+            back = torch.complex(jacobian.transposed_product(v.real), jacobian.transposed_product(v.imag))
+            return (turn * forward + back / turn) / 2
+
+        return extreme_eigenvalues(hermitian, like, which="rightmost", rtol=_HERMITIAN).real.squeeze(1).double()
+
+    return reach
 
 
 def _along(
     field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, measure: Callable[[Jacobian], Tensor]
 ) -> Tensor:
     """Measures the Jacobians at states (batch, *shape), or at each time of a trajectory (T, batch, *shape)."""
+
+    def measured(time: Time, y: Tensor) -> Tensor:
+        jacobian = field_jacobian(field, time, y)
+        with torch.no_grad(), derivatives_allowed(y.device):
+            return measure(jacobian)
+
     if not isinstance(t, Tensor) or t.dim() == 0:
-        return measure(field_jacobian(field, t, states))
+        return measured(t, states)
     if states.dim() < 2 or t.shape not in (states.shape[:1], states.shape[:2]):
         raise ValueError(
             f"times (T,) or (T, batch) go with states (T, batch, *shape), got {tuple(t.shape)} and "
             f"{tuple(states.shape)}; for one time give a number."
         )
-    return torch.stack([measure(field_jacobian(field, time, y)) for time, y in zip(t, states, strict=True)])
+    return torch.stack([measured(time, y) for time, y in zip(t, states, strict=True)])

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.equation.torch_func import all_true
+
 Scalars = complex | Sequence[complex] | Tensor
 """Numbers or tensors of any shape; all of the analysis is computed in complex128."""
 
@@ -116,7 +118,7 @@ def as_complex(values: Any) -> Tensor:
 
 def _checked(theta: float | Tensor) -> Tensor:
     value = torch.as_tensor(theta, dtype=torch.float64)
-    if not bool(((value >= 0) & (value <= 1)).all()):
+    if not all_true((value >= 0) & (value <= 1)):
         raise ValueError(f"theta must lie in [0, 1], got {theta}.")
     return value
 

@@ -26,7 +26,7 @@ def graphed(task: Task) -> list["GraphedContender"]:
 
 def _blind_enough(task: Task) -> Convert:
     for steps in _STEPS:
-        stopping = rs.Stopping(rtol=task.tolerance, atol=0.0, max_steps=steps, check_every=0)
+        stopping = rs.FixedSteps(steps, rtol=task.tolerance, atol=0.0)
         convert = partial(remade, stopping=stopping, on_failure="ignore")
         if residual(task, TorchContender("", task, convert).outcome().states) <= task.tolerance:
             break

@@ -37,10 +37,10 @@ class Layers(nn.Module, ABC):
 
     def _states(self, x: Tensor) -> list[Tensor]:
         states = [x]
-        with frozen_weights(self.field):
+        with frozen_weights(self) as layers:
             for n in range(self.num_steps):
                 t = (n + stage(self.field, self.theta, x.dtype)) * self.h
-                states.append(self.layer(n, t, states[-1]))
+                states.append(layers.layer(n, t, states[-1]))
         return states
 
 

@@ -6,23 +6,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks.attempts import Attempts
 from resolvent.blocks.check_field import can_check, check_field
-from resolvent.blocks.compiled import Compiled
 from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.pieces import right_end, share_horizon
+from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
-from resolvent.blocks.walk import Walk
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.adjoint import Adjoint
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import StoppingRule
 from resolvent.fields.arguments import check_callable_field
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme
-from resolvent.schemes.solving import Solving
-from resolvent.solvers.arguments import check_solving
+from resolvent.solvers.resolve import solve_options
 
 
 class Block(nn.Module):
@@ -33,10 +31,10 @@ class Block(nn.Module):
     takes two evaluations more, and one of a single sample.
 
     Arguments:
-        field: F, called with the time (a number, a tensor of no dimension or (batch,)) and the state (batch, *shape).
+        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
         scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
         num_steps: how many.
-        horizon: what they add up to, a number or a tensor of no dimension, of any sign; h = horizon / num_steps. An
+        horizon: what they add up to, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An
             nn.Parameter is learned.
         solver: for the implicit equations; None takes `Auto()`.
         stopping: its tolerance, which holds for the equation of a step; None takes `Stopping()`.
@@ -52,8 +50,7 @@ class Block(nn.Module):
     """
 
     horizon: Number
-    _compiled: Compiled | None = None
-    _attempts: Attempts | None = None
+    strategy: Strategy = LayerByLayer()
     _checked: bool = False
 
     def __init__(
@@ -63,8 +60,8 @@ class Block(nn.Module):
         num_steps: int = 5,
         horizon: Number = 1.0,
         *,
-        solver: Solver | None = None,
-        stopping: Stopping | None = None,
+        solver: Plan | None = None,
+        stopping: StoppingRule | None = None,
         adjoint: Adjoint | None = None,
         on_failure: str = "raise",
         guess: str | Guess | None = None,
@@ -79,13 +76,12 @@ class Block(nn.Module):
             raise ValueError(f"num_steps must be a whole number, 1 or more, got {num_steps!r}.")
         if not isinstance(reuse, bool):
             raise ValueError(f"reuse must be True or False, got {reuse!r}.")
-        check_solving(solver, stopping, adjoint, on_failure)
         self.field = field
         self._scheme = scheme
         self.num_steps = num_steps
         self.horizon = _horizon(horizon)
         share_horizon(field, self.horizon)
-        self.solving = Solving(solver, stopping, adjoint, on_failure)
+        self.options = solve_options(solver, stopping, adjoint, on_failure)
         self.guess = as_guess(guess)
         self.reuse = reuse
         self.memory = as_memory(memory)
@@ -107,25 +103,22 @@ class Block(nn.Module):
 
         Arguments:
             x: (batch, *shape), the state at t0.
-            t0: a number, a tensor of no dimension, or (batch,).
+            t0: a number, a 0-d tensor, or (batch,).
 
         Returns:
             (batch, *shape).
         """
-        with outside_inference(x, t0) as (x, t0):
-            walk = self._walk(x, t0)
-            with frozen_weights(self.field):
-                self._check_once(x, walk.t0)
-                return self.memory.last(walk, x)
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            pass_ = self._pass(x, t0, field)
+            self._check_once(x, pass_)
+            return self.memory.last(pass_, x)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        with outside_inference(x, t0) as (x, t0):
-            walk = self._walk(x, t0)
-            with frozen_weights(self.field):
-                self._check_once(x, walk.t0)
-                states, solutions = self.memory.all(walk, x)
-        return Trajectory(_times(walk, x), torch.stack([x, *states]), tuple(solutions))
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            pass_ = self._pass(x, t0, field)
+            self._check_once(x, pass_)
+            return self._trajectory(pass_, x)
 
     def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
         """The states at any times between t0 and t0 + horizon.
@@ -136,20 +129,21 @@ class Block(nn.Module):
         Arguments:
             x: (batch, *shape), the state at t0.
             times: (count,), or (count, batch) where samples have times of their own.
-            t0: a number, a tensor of no dimension, or (batch,).
+            t0: a number, a 0-d tensor, or (batch,).
 
         Returns:
             (count, batch, *shape).
         """
-        walk, states = self._walk(x, t0), self.trajectory(x, t0).states
-        with frozen_weights(self.field):
-            pairs = [(walk.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            pass_ = self._pass(x, t0, field)
+            states = self._trajectory(pass_, x).states
+            pairs = [(pass_.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
             left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
             right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
         times = torch.as_tensor(times, dtype=x.dtype, device=x.device)
         times = times[:, None] if times.dim() == 1 else times
-        h = torch.as_tensor(walk.h, dtype=x.dtype, device=x.device)
-        step, s = bracket(times, torch.as_tensor(walk.t0, dtype=x.dtype, device=x.device), h, self.num_steps)
+        h = torch.as_tensor(pass_.h, dtype=x.dtype, device=x.device)
+        step, s = bracket(times, torch.as_tensor(pass_.t0, dtype=x.dtype, device=x.device), h, self.num_steps)
         step, s = torch.broadcast_tensors(step, s, torch.empty(len(x), device=x.device))[:2]
         rows = torch.arange(len(x), device=x.device)
         s = s.reshape(*s.shape, *[1] * (x.dim() - 1))
@@ -161,11 +155,11 @@ class Block(nn.Module):
     def _grid_repr(self) -> str:
         return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
 
-    def _group(self, x: Tensor) -> int:
-        """How many steps are solved for together."""
-        return 1
+    def _trajectory(self, pass_: Pass, x: Tensor) -> Trajectory:
+        states, solutions = self.memory.all(pass_, x)
+        return Trajectory(_times(pass_, x), torch.stack([x, *states]), tuple(solutions))
 
-    def _check_once(self, x: Tensor, t0: Number) -> None:
+    def _check_once(self, x: Tensor, pass_: Pass) -> None:
         """Runs `check_field` on the first call in training mode, where the field is evaluated more than once a layer.
 
         An explicit layer that is not recomputed evaluates it once: batch norm and dropout are fine there.
@@ -173,32 +167,38 @@ class Block(nn.Module):
         if self._checked or not self.training or len(x) < 2 or not can_check(x):
             return
         if self.scheme.implicit or not isinstance(self.memory, Store):
-            check_field(self.field, x, t0)
+            check_field(pass_.field, x, pass_.t0)
         self._checked = True
 
-    def _walk(self, x: Tensor, t0: Number) -> Walk:
+    def _pass(self, x: Tensor, t0: Number, field: Field) -> Pass:
+        """A pass with `field`, the frozen one."""
         share_horizon(self.field, self.horizon)
-        walk = Walk(
-            self.field,
+        t0 = _start(t0, x)
+        pass_ = self._settings(field, t0, right_end(field, x.dtype))
+        self.memory.check(pass_)
+        return pass_
+
+    def _settings(self, field: Field, t0: Number = 0.0, right: float = 1.0) -> Pass:
+        """A pass from t0, whatever its input."""
+        stores = isinstance(self.memory, Store)
+        return Pass(
+            field,
             self.scheme,
-            _start(t0, x),
+            t0,
             self.step_size,
             self.num_steps,
-            self.solving,
+            self.options,
+            self.strategy,
             self.guess,
-            right_end(self.field, x.dtype),
+            right,
             self.reuse,
-            self._group(x),
-            self._compiled,
-            self._attempts,
+            stores,
         )
-        self.memory.check(walk)
-        return walk
 
 
-def _times(walk: Walk, x: Tensor) -> Tensor:
+def _times(pass_: Pass, x: Tensor) -> Tensor:
     """Of the grid points."""
-    numbers = [walk.t0 + n * walk.h for n in range(walk.num_steps + 1)]
+    numbers = [pass_.t0 + n * pass_.h for n in range(pass_.num_steps + 1)]
     if all(isinstance(number, Tensor) for number in numbers):
         return torch.stack(numbers).to(x)  # type: ignore[arg-type]
     # Filled in rather than copied from the CPU, which would wait for the device.
@@ -209,7 +209,7 @@ def _horizon(horizon: Number) -> Number:
     if isinstance(horizon, Tensor):
         if horizon.dim() > 0 or not horizon.is_floating_point():
             raise ValueError(
-                f"horizon as a tensor must have no dimension and be of a floating-point type, got {horizon.dtype} of "
+                f"horizon as a tensor must be 0-d and of a floating-point type, got {horizon.dtype} of "
                 f"shape {tuple(horizon.shape)}."
             )
         value = 1.0 if horizon.is_meta else float(horizon.detach())

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.transforms import transforming
+from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
 from resolvent.schemes.interval import Field, Number
 

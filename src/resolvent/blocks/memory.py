@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
-from resolvent.blocks.walk import Walk
-from resolvent.core.adjoint import UnrolledAdjoint
-from resolvent.core.solution import Solution
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import transforming
+from resolvent.equation.adjoint import UnrolledAdjoint
+from resolvent.equation.solution import Solution
+from resolvent.equation.torch_func import transforming
 
 States = tuple[list[Tensor], list[Solution]]
 
@@ -20,32 +19,32 @@ class Memory(ABC):
     """A policy: what is kept, and what is computed anew."""
 
     @abstractmethod
-    def last(self, walk: Walk, x: Tensor) -> Tensor:
+    def last(self, pass_: Pass, x: Tensor) -> Tensor:
         """The state after the last step."""
 
     @abstractmethod
-    def all(self, walk: Walk, x: Tensor) -> States:
+    def all(self, pass_: Pass, x: Tensor) -> States:
         """The state after each step, and the solves."""
 
     @abstractmethod
-    def check(self, walk: Walk) -> None:
-        """Raises if the policy cannot serve the walk."""
+    def check(self, pass_: Pass) -> None:
+        """Raises if the policy cannot serve the pass_."""
 
 
 @dataclass(frozen=True)
 class Store(Memory):
     """Keeps the graph of one evaluation of the field for each solve, and nothing of the solver's iterations."""
 
-    def last(self, walk: Walk, x: Tensor) -> Tensor:
-        for step in walk.steps(x):
+    def last(self, pass_: Pass, x: Tensor) -> Tensor:
+        for step in pass_.steps(x):
             state = step.state
         return state
 
-    def all(self, walk: Walk, x: Tensor) -> States:
-        steps = list(walk.steps(x))
+    def all(self, pass_: Pass, x: Tensor) -> States:
+        steps = list(pass_.steps(x))
         return [step.state for step in steps], [solution for step in steps for solution in step.solutions]
 
-    def check(self, walk: Walk) -> None:
+    def check(self, pass_: Pass) -> None:
         pass
 
 
@@ -53,17 +52,17 @@ class Store(Memory):
 class Checkpoint(Memory):
     """Keeps one state a step and makes every step again in the backward pass: first derivatives only."""
 
-    def last(self, walk: Walk, x: Tensor) -> Tensor:
-        return run(walk, x)[-1]
+    def last(self, pass_: Pass, x: Tensor) -> Tensor:
+        return run(pass_, x)[-1]
 
-    def all(self, walk: Walk, x: Tensor) -> States:
+    def all(self, pass_: Pass, x: Tensor) -> States:
         solutions: list[Solution] = []
-        return list(run(walk, x, solutions=solutions)), solutions
+        return list(run(pass_, x, solutions=solutions)), solutions
 
-    def check(self, walk: Walk) -> None:
+    def check(self, pass_: Pass) -> None:
         if transforming():
             raise ValueError("torch.func cannot look into a pass that is recomputed: take memory='store'.")
-        if isinstance(walk.solving.adjoint, UnrolledAdjoint):
+        if isinstance(pass_.options.adjoint, UnrolledAdjoint):
             raise ValueError(
                 "a recomputed step starts at its solution and has no iterations to unroll: take memory='store', or "
                 "adjoint=rs.ImplicitAdjoint()."
@@ -92,11 +91,11 @@ class Reversible(Checkpoint):
         if self.tolerance is not None and not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance!r}.")
 
-    def last(self, walk: Walk, x: Tensor) -> Tensor:
+    def last(self, pass_: Pass, x: Tensor) -> Tensor:
         tolerance = self.tolerance
         if tolerance is None:
-            tolerance = 1e3 * (walk.solving.stopping or Stopping()).relative(x.dtype)
-        return run(walk, x, Reconstruction(tolerance))[-1]
+            tolerance = 1e3 * pass_.options.stopping.relative(x.dtype)
+        return run(pass_, x, Reconstruction(tolerance))[-1]
 
 
 _BY_NAME: dict[str, Memory] = {"store": Store(), "checkpoint": Checkpoint(), "reversible": Reversible()}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.core.linearization import gradient
-from resolvent.core.solution import Solution
+from resolvent.equation.jacobian import Jacobian
+from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
 
@@ -59,41 +59,38 @@ def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
             outputs, tangents, trajectories, solves = push(module, pushed.outputs, pushed.tangents)
             pushed = Pushed(outputs, tangents, pushed.trajectories + trajectories, pushed.solves + solves)
         return pushed
-    if isinstance(model, ThetaBlock) and model.form == "midpoint":
-        with outside_inference(x, v) as (x, v):
+    # In inference mode torch loses the tangents on the way through a solve.
+    with outside_inference(x, v) as (x, v):
+        if isinstance(model, ThetaBlock) and model.form == "midpoint":
             return _push_through(model, x, v)
-    # torch refuses tensors that are expanded, with one place in memory for several entries.
-    return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+        # torch refuses tensors that are expanded, with one place in memory for several entries.
+        return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
 
 
 def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
     scheme = block.scheme
     theta = scheme.theta
     solves: tuple[Solution, ...] = ()
-    # The guess is one for states, not for tangents.
-    walk = dataclasses.replace(block._walk(x, 0.0), guess=None)
-    # Around both: tangents are those of the very weights that the states were found with.
-    with frozen_weights(block.field):
-        trajectory = block.trajectory(x)
+    # One for both: tangents are those of the very weights that the states were found with.
+    with frozen_weights(block.field) as field:
+        pass_ = block._pass(x, 0.0, field)
+        trajectory = block._trajectory(pass_, x)
+        # The guess is one for states, not for tangents.
+        pass_ = dataclasses.replace(pass_, guess=None)
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
-            interval = walk.interval(n)
-            along = _Derivative(block.field, interval.time(theta), start + theta * (end - start))
+            interval = pass_.interval(n)
+            along = _Linearized(field, interval.time(theta), start + theta * (end - start))
             step = scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
             v, solves = step.state, solves + step.solutions
     return Pushed(trajectory.states[-1], v, (trajectory,), solves)
 
 
-class _Derivative:
-    """v to F'(t, w) v, with t and w given; no more work than F itself."""
+class _Linearized:
+    """The field of the tangents, v to F'(t, w) v with t and w given; no more work than F itself."""
 
     def __init__(self, field: Field, t: Number, w: Tensor) -> None:
         self.linear_part = getattr(field, "linear_part", None)
-        with torch.enable_grad():
-            w = w if w.requires_grad else w.detach().requires_grad_()
-            image = field(t, w)
-            # F'(w)^T u is linear in u, so that its derivative by u is F'(w).
-            self._u = torch.zeros_like(image, requires_grad=True)
-            self._pulled = gradient(image, w, self._u, create_graph=True)
+        self._jacobian = Jacobian(lambda state: field(t, state), w, detach=False)
 
     def __call__(self, _: Number, v: Tensor) -> Tensor:
-        return gradient(self._pulled, self._u, v, create_graph=torch.is_grad_enabled())
+        return self._jacobian.product(v)

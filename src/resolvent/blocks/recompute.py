@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
-from resolvent.blocks.walk import Walk
-from resolvent.blocks.weights import frozen_weights, with_weights
-from resolvent.core.solution import Solution
+from resolvent.blocks.weights import weights_of, with_weights
+from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError, DerivativeOrderError
 from resolvent.schemes.scheme import Carry
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 def run(
-    walk: Walk, x: Tensor, reconstruction: Reconstruction | None = None, solutions: list[Solution] | None = None
+    pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None, solutions: list[Solution] | None = None
 ) -> tuple[Tensor, ...]:
-    """Makes the steps of a walk without a graph, yet differentiable (once).
+    """Makes the steps of a pass without a graph, yet differentiable (once).
 
     Arguments:
-        walk: the steps.
+        pass_: the steps, with a field whose weights are frozen.
         x: (batch, *shape), the first state.
         reconstruction: recovers all states from the last one; None keeps them instead.
         solutions: where to put the solves, if they are wanted.
@@ -36,11 +36,14 @@ def run(
     Returns:
         The state after each step; where states are to be reconstructed, the last one alone.
     """
-    field = walk.field
-    # Buffers travel along with the parameters: the backward pass has to see both as they were.
-    weights = {**dict(field.named_parameters()), **dict(field.named_buffers())} if isinstance(field, nn.Module) else {}
-    replay = Replay(walk, reconstruction, tuple(walk.tensors), tuple(weights), _autocast(x.device.type))
-    states: tuple[Tensor, ...] = _Recomputed.apply(replay, solutions, x, *walk.tensors.values(), *weights.values())
+    # Buffers travel along with the parameters: the backward pass has to see both as they were. Normalised weights are
+    # among them as they were computed, and are not computed again.
+    weights = weights_of(pass_.field)
+    # Without weights of its own: autograd keeps them, and notices when they are changed.
+    bare = dataclasses.replace(pass_, field=with_weights(pass_.field, dict.fromkeys(weights)))
+    replay = Replay(bare, reconstruction, tuple(pass_.tensors), tuple(weights), _autocast(x.device.type))
+    inputs = (x, *pass_.tensors.values(), *weights.values())
+    states: tuple[Tensor, ...] = _Recomputed.apply(pass_, replay, solutions, *inputs)
     return states
 
 
@@ -49,37 +52,33 @@ class Replay:
     """A pass that will be made again.
 
     Attributes:
-        walk: the steps.
+        pass_: the steps, with a field that has no weights.
         reconstruction: recovers the states from the last one; None where they are kept.
-        numbers: names of the walk's tensors.
+        numbers: names of the pass's tensors.
         weights: names of the field's parameters and buffers.
         autocast: makes the precision that of the forward pass.
     """
 
-    walk: Walk
+    pass_: Pass
     reconstruction: Reconstruction | None
     numbers: tuple[str, ...]
     weights: tuple[str, ...]
     autocast: Callable[[], torch.autocast]
 
-    def again(self, tensors: Sequence[Tensor], action: Callable[[Walk], T]) -> T:
-        """What `action` makes of the walk with `tensors`, numbers then weights, in place of the former ones."""
+    def again(self, tensors: Sequence[Tensor], action: Callable[[Pass], T]) -> T:
+        """What `action` makes of the pass with `tensors`, numbers then weights, in place of the former ones."""
         count = len(self.numbers)
-        walk = self.walk.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
-        weights = dict(zip(self.weights, tensors[count:], strict=True))
-
-        def scoped() -> T:
-            with self.autocast(), frozen_weights(walk.field):
-                return action(walk)
-
-        return with_weights(walk.field, weights, scoped)
+        pass_ = self.pass_.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
+        field = with_weights(pass_.field, dict(zip(self.weights, tensors[count:], strict=True)))
+        with self.autocast():
+            return action(dataclasses.replace(pass_, field=field))
 
     def back(self, tensors: Sequence[Tensor], n: int, end: Tensor, x: Tensor) -> Tensor:
         """The state at the start of the n-th step, from the one at its end; x is the state at the start of the pass."""
         assert self.reconstruction is not None
         with torch.no_grad():
             try:
-                state = self.again(tensors, lambda walk: walk.back(n, end))
+                state = self.again(tensors, lambda pass_: pass_.back(n, end))
             except ConvergenceError as error:
                 raise ReconstructionError(f"the inverse of step {n} could not be solved. {ADVICE}") from error
             self.reconstruction.check(n, state, end, x)
@@ -88,14 +87,14 @@ class Replay:
 
 
 class _Recomputed(torch.autograd.Function):
-    """From the input to the states; differentiable in the input, the numbers of the walk and the field's weights."""
+    """From the input to the states; differentiable in the input, the numbers of the pass and the field's weights."""
 
     @staticmethod
     def forward(
-        ctx: Any, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
+        ctx: Any, pass_: Pass, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         carries: list[Carry] = []
-        for step in replay.walk.steps(x):
+        for step in pass_.steps(x):
             if solutions is not None:
                 solutions.extend(step.solutions)
             if replay.reconstruction is not None:
@@ -114,7 +113,7 @@ class _Recomputed(torch.autograd.Function):
         ends = _restore(ctx.saved_tensors[1 + ctx.count :], ctx.layout)
         _refuse_hidden_dependence(replay, x, tensors)
 
-        steps = replay.walk.num_steps
+        steps = replay.pass_.num_steps
         arriving: list[Tensor | None] = [None] * (steps - len(cotangents)) + list(cotangents)
         sums: list[Tensor | None] = [None] * len(tensors)
         pulled: list[Tensor | None] = [None] * len(_flat(ends[-1]))
@@ -131,7 +130,7 @@ class _Recomputed(torch.autograd.Function):
         grads = [pulled[0], *sums]
         if torch.is_grad_enabled():
             grads = [None if grad is None else _Once.apply(grad, x, *tensors, *cotangents) for grad in grads]
-        return None, None, *grads
+        return None, None, None, *grads
 
 
 class _Once(torch.autograd.Function):
@@ -156,7 +155,7 @@ def _pull(
     carry = Carry(*(tuple(tensor.detach().requires_grad_() for tensor in part) for part in start))
     leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
     with torch.enable_grad():
-        step = replay.again(leaves, lambda walk: walk.repeat(n, carry, end.states[0]))
+        step = replay.again(leaves, lambda pass_: pass_.repeat(n, carry, end.states[0]))
     pairs = [(o, g) for o, g in zip(_flat(step.carry), cotangents, strict=True) if g is not None and o.requires_grad]
     inputs = [*_flat(carry), *(leaf for leaf in leaves if leaf.requires_grad)]
     grads = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
@@ -166,12 +165,12 @@ def _pull(
 def _refuse_hidden_dependence(replay: Replay, x: Tensor, tensors: Sequence[Tensor]) -> None:
     """With everything known detached, F must not require a gradient: it would be lost."""
     with torch.enable_grad():
-        image = replay.again([t.detach() for t in tensors], lambda walk: walk.interval(0).evaluate(0.0, x.detach()))
+        image = replay.again([t.detach() for t in tensors], lambda pass_: pass_.interval(0).evaluate(0.0, x.detach()))
     if image.requires_grad:
         raise ValueError(
             "the field depends on a tensor that requires a gradient and is not one of its parameters (a closed-over or "
-            "computed tensor, or weights held by an open torch.nn.utils.parametrize.cached()); recomputation would "
-            "lose that gradient: take memory='store', or make the tensor a parameter."
+            "computed tensor); recomputation would lose that gradient: take memory='store', or make the tensor a "
+            "parameter."
         )
 
 

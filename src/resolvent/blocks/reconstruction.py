@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import rms
+from resolvent.equation.norms import rms
 from resolvent.errors import ResolventError
 
 ADVICE = (

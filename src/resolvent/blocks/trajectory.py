@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 
 
 @dataclass(frozen=True)

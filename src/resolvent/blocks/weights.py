@@ -1,4 +1,8 @@
-"""The weights of a field stay the same throughout a pass."""
+"""The weights of a field stay the same throughout a pass.
+
+A pass works with a copy of the field's modules. Nothing is kept on the field or in the process, so passes in several
+threads do not see each other.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,29 +10,56 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from resolvent.core import transforms
+from resolvent.equation import torch_func
 
 T = TypeVar("T")
+Change = Callable[[str, nn.Module], dict[str, Any]]
 
 
 @contextmanager
-def frozen_weights(field: Any) -> Iterator[None]:
-    """Computes parametrized weights (a spectral normalisation, say) once for all evaluations inside.
+def frozen_weights(field: T) -> Iterator[T]:
+    """The field for one pass: its parametrized weights (a spectral normalisation, say) are computed once.
 
-    They are computed on entry, with the graph that the caller has: the first evaluation may well be one inside of a
-    solver, without a graph, and would leave weights behind that no gradient flows through. In inference mode they are
-    computed outside of it: solvers and estimators differentiate the field even there.
+    A field without parametrized weights is yielded as it is. Otherwise the modules that have such weights, and those
+    that contain them, are copied: the copies hold the computed weights, and share all else with the field. So whatever
+    an evaluation writes to an attribute of a copied module is lost, and a module that the field refers to other than as
+    a submodule (in a list, in a closure) is not frozen: its weights are computed at every evaluation.
+
+    The weights are computed on entry, with the graph that the caller has: the first evaluation may be one of a solver,
+    without a graph. In inference mode they are computed outside of it, because solvers and estimators differentiate the
+    field even there.
     """
-    with parametrize.cached():
-        with outside_inference():
-            for module in field.modules() if isinstance(field, nn.Module) else ():
-                if parametrize.is_parametrized(module):
-                    for name in cast(nn.ModuleDict, module.parametrizations):
-                        getattr(module, name)
-        yield
+    with outside_inference():
+        frozen = _copy(field, _computed) if isinstance(field, nn.Module) else field
+    yield cast(T, frozen)
+
+
+def weights_of(field: Any) -> dict[str, Tensor]:
+    """All parameters and buffers of a field by name; a tensor that has several names is there under each."""
+    modules = field.named_modules() if isinstance(field, nn.Module) else ()
+    return {
+        f"{name}.{key}" if name else key: tensor
+        for name, module in modules
+        for key, tensor in (module._parameters | module._buffers).items()
+        if tensor is not None
+    }
+
+
+def with_weights(field: T, weights: Mapping[str, Tensor | None]) -> T:
+    """A copy of the field with other parameters and buffers; the names are those of `weights_of`."""
+
+    def change(name: str, module: nn.Module) -> dict[str, Any]:
+        prefix = f"{name}." if name else ""
+        if not any(prefix + key in weights for key in (*module._parameters, *module._buffers)):
+            return {}
+        return {
+            "_parameters": {key: weights.get(prefix + key, own) for key, own in module._parameters.items()},
+            "_buffers": {key: weights.get(prefix + key, own) for key, own in module._buffers.items()},
+        }
+
+    return cast(T, _copy(field, change)) if isinstance(field, nn.Module) else field
 
 
 @contextmanager
@@ -42,20 +73,41 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         yield inputs
         return
     with torch.inference_mode(False), torch.no_grad():
-        yield tuple(map(transforms.outside_inference, inputs))
+        yield tuple(map(torch_func.outside_inference, inputs))
 
 
-class _Scope(nn.Module):
-    def __init__(self, field: Any) -> None:
-        super().__init__()
-        if isinstance(field, nn.Module):
-            self.field = field
+def _computed(_: str, module: nn.Module) -> dict[str, Any]:
+    """The attributes that replace a module's parametrizations."""
+    if not parametrize.is_parametrized(module):
+        return {}
+    # Not read from the module, where torch would look into a cache that all threads share.
+    weights = {name: compute() for name, compute in cast(nn.ModuleDict, module.parametrizations).items()}
+    others = {name: child for name, child in module._modules.items() if name != "parametrizations"}
+    return {"_parameters": module._parameters | weights, "_modules": others}
 
-    def forward(self, action: Callable[[], T]) -> T:
-        return action()
 
+def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn.Module] | None = None) -> nn.Module:
+    """The module, or a copy of it where `change` gives other attributes to it or to a module in it.
 
-def with_weights(field: Any, weights: Mapping[str, Tensor], action: Callable[[], T]) -> T:
-    """What `action` returns when the parameters and buffers of the field are replaced by `weights` while it runs."""
-    result: T = functional_call(_Scope(field), {f"field.{name}": w for name, w in weights.items()}, (action,))
-    return result
+    Arguments:
+        module: the root of a tree.
+        change: takes the name of a module, as in `named_modules`, and the module; gives the attributes that differ.
+        name: of the module.
+        known: the modules met before, so that what is shared stays shared.
+    """
+    known = {} if known is None else known
+    if id(module) in known:
+        return known[id(module)]
+    attributes = change(name, module)
+    prefix = f"{name}." if name else ""
+    modules = {
+        key: child if child is None else _copy(child, change, prefix + key, known)
+        for key, child in attributes.get("_modules", module._modules).items()
+    }
+    if attributes or any(modules[key] is not child for key, child in module._modules.items()):
+        copy: nn.Module = object.__new__(parametrize.type_before_parametrizations(module))
+        copy.__dict__ = {**module.__dict__, **attributes, "_modules": modules}
+    else:
+        copy = module
+    known[id(module)] = copy
+    return copy

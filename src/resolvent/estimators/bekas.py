@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.estimators.jacobian import Field, Jacobian, Time
+from resolvent.equation.jacobian import Field, Time, field_jacobian
 from resolvent.estimators.probes import Probes
 
 
@@ -37,7 +37,7 @@ def diagonal(
     Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
     """
     vectors = Probes(probes, distribution, generator)
-    J = Jacobian(field, t, y, detach)
+    J = field_jacobian(field, t, y, detach)
     if exact:
         return J.matrix().diagonal(dim1=1, dim2=2).reshape(y.shape)
     drawn = list(vectors.draw(J.point))

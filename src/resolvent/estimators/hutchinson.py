@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import dot
+from resolvent.equation.jacobian import Field, Time, field_jacobian
+from resolvent.equation.norms import dot
 from resolvent.estimators.hutchpp import deflated_trace
-from resolvent.estimators.jacobian import Field, Jacobian, Time
 from resolvent.estimators.probes import Probes
 
 
@@ -54,7 +54,7 @@ def trace(
         return _both(field, t, y, vectors, exact, detach)[0]
     if probes < 3:
         raise ValueError(f"hutchpp=True divides its probes in three and needs at least 3, got {probes}.")
-    return deflated_trace(Jacobian(field, t, y, detach), vectors)
+    return deflated_trace(field_jacobian(field, t, y, detach), vectors)
 
 
 def frobenius(
@@ -104,7 +104,7 @@ def trace_and_frobenius(
 
 
 def _both(field: Field, t: Time, y: Tensor, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
-    J = Jacobian(field, t, y, detach)
+    J = field_jacobian(field, t, y, detach)
     if exact:
         matrix = J.matrix()
         return matrix.diagonal(dim1=1, dim2=2).sum(1), matrix.square().sum((1, 2))

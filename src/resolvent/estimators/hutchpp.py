@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import dot, flat
-from resolvent.estimators.jacobian import Jacobian
+from resolvent.equation.jacobian import Jacobian
+from resolvent.equation.norms import dot, flat
 from resolvent.estimators.probes import Probes
 
 
@@ -27,14 +27,15 @@ def deflated_trace(J: Jacobian, probes: Probes) -> Tensor:
     Returns:
         (batch,).
     """
-    rank = min(probes.count // 3, J.size)
+    d = J.point.shape[1:].numel()
+    rank = min(probes.count // 3, d)
     sketch = replace(probes, count=rank).draw(J.point)
     with torch.no_grad():
         image = torch.stack([flat(J.transposed_product(s)) for s in sketch], dim=2)
         Q, _ = torch.linalg.qr(image)
     columns = [q.reshape(J.point.shape) for q in Q.unbind(2)]
     trace = torch.stack([dot(q, J.transposed_product(q)) for q in columns]).sum(0)
-    if rank == J.size:
+    if rank == d:
         return trace
     rest = replace(probes, count=probes.count - 2 * rank)
     projected = [_project(Q, z) for z in rest.draw(J.point)]

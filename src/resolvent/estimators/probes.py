@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from resolvent.equation.modes import refuse_transforms
+from resolvent.equation.torch_func import transforming
+
 DISTRIBUTIONS = ("gaussian", "rademacher")
 
 
@@ -58,6 +61,7 @@ def rank_generator(seed: int, device: torch.device | str = "cpu") -> torch.Gener
         seed: of the run, the same for all ranks.
         device: of the generator.
     """
+    refuse_transforms("rank_generator")
     rank = distributed.get_rank() if _ranks() > 1 else 0
     seeds = torch.randint(2**62, (rank + 1,), generator=torch.Generator().manual_seed(seed))
     return torch.Generator(device).manual_seed(int(seeds[rank]))
@@ -71,8 +75,16 @@ def _ranks() -> int:
 def _draw(distribution: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     # A generator draws on its own device only; one on the CPU gives the same probes whatever the field runs on.
     device = like.device if generator is None else generator.device
-    if distribution == "gaussian":
-        z = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device)
-    else:
-        z = torch.randint(2, like.shape, generator=generator, dtype=like.dtype, device=device).mul_(2).sub_(1)
+    try:
+        if distribution == "gaussian":
+            z = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device)
+        else:
+            z = torch.randint(2, like.shape, generator=generator, dtype=like.dtype, device=device).mul_(2).sub_(1)
+    except RuntimeError as error:
+        if transforming():
+            raise ValueError(
+                "probes are random, and inside vmap it has to be said whether all copies share them: give vmap "
+                'randomness="same" or "different", or compute exactly (exact=True).'
+            ) from error
+        raise
     return z.to(like.device)

@@ -5,8 +5,11 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.blocks.weights import frozen_weights
-from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
-from resolvent.schemes.interval import couple
+from resolvent.equation.function import as_vector_field
+from resolvent.schemes.interval import Field
+
+PATIENT = rs.Stopping(patience=500)
+"""The residual of a flow that passes a fold rises before it falls."""
 
 
 class Simultaneous:
@@ -44,28 +47,28 @@ class Simultaneous:
         h = float(block.step_size)
         layers = torch.arange(block.num_steps + 1, dtype=x.dtype)
         times = start.expand(len(x))[:, None] + h * (layers[:-1] + (self.theta if self.theta < 1 else 0.0))
-        with frozen_weights(block.field):
-            solution = self._solve(x, times)
-            increments = h * self._slopes(solution.value, times)
+        with frozen_weights(block.field) as field:
+            solution = self._solve(field, x, times)
+            increments = h * field(times.flatten(), solution.value.flatten(0, 1)).reshape(solution.value.shape)
         states = torch.cat([x[:, None], x[:, None] + increments.cumsum(1)], dim=1).transpose(0, 1)
         grid = h * layers if start.dim() == 0 else h * layers[:, None]
         return rs.Trajectory(start + grid, states, (solution,))
 
-    def _solve(self, x: Tensor, times: Tensor) -> rs.Solution:
+    def _solve(self, field: Field, x: Tensor, times: Tensor) -> rs.Solution:
         key = x.detach().numpy().tobytes()
         try:
-            solution = self._newton(x, times, self._stages.get(key))
+            solution = self._newton(field, x, times, self._stages.get(key))
         except rs.ConvergenceError:
             self.restarts += 1
-            solution = self._newton(x, times, self._one_by_one(x, times))
+            solution = self._newton(field, x, times, self._one_by_one(field, x, times))
         self._stages[key] = solution.value.detach()
         return solution
 
-    def _newton(self, x: Tensor, times: Tensor, guess: Tensor | None) -> rs.Solution:
+    def _newton(self, field: Field, x: Tensor, times: Tensor, guess: Tensor | None) -> rs.Solution:
         steps = self.block.num_steps
         mix = torch.ones(steps, steps, dtype=x.dtype).tril(-1) + self.theta * torch.eye(steps, dtype=x.dtype)
         return rs.resolve(
-            couple(self.block.field, times.unbind(1), mix, x),
+            as_vector_field(field).together(times.unbind(1), mix, x, triangular=True),
             x[:, None].expand(-1, steps, *x.shape[1:]),
             float(self.block.step_size),
             w0=guess,
@@ -73,17 +76,14 @@ class Simultaneous:
             adjoint=rs.ImplicitAdjoint(solver=rs.DenseLU()),
         )
 
-    def _slopes(self, w: Tensor, times: Tensor) -> Tensor:
-        slopes: Tensor = self.block.field(times.flatten(), w.flatten(0, 1))
-        return slopes.reshape(w.shape)
-
     @torch.no_grad()
-    def _one_by_one(self, x: Tensor, times: Tensor) -> Tensor:
+    def _one_by_one(self, field: Field, x: Tensor, times: Tensor) -> Tensor:
         """The stages, layer by layer."""
         states, stages = x, []
         for t in times.unbind(1):
             tau = self.theta * float(self.block.step_size)
-            layer = rs.Rowwise(lambda w, t: self.block.field(t, w), t)
-            stages.append(rs.resolve(layer, states, tau, solver=PseudoTransient(), stopping=PATIENT).value)
+            layer = rs.Rowwise(lambda w, t: field(t, w), t)
+            solver = rs.Fallback((rs.Newton(), rs.PseudoTransient()))
+            stages.append(rs.resolve(layer, states, tau, solver=solver, stopping=PATIENT).value)
             states = states + (stages[-1] - states) / self.theta
         return torch.stack(stages, dim=1)

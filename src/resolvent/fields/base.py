@@ -53,7 +53,7 @@ class Field(nn.Module, ABC):
         return None
 
     @property
-    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+    def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
         """F(t, y) and its Jacobian (batch, n, n) as one function, with no graph, or None if the field knows no better
         way to them than autograd. For states that are vectors: Newton's method for few unknowns spends its time there.
         """

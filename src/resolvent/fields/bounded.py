@@ -128,12 +128,12 @@ class Bounded(Field):
         return torch.addcmul(self.linear_part * y, self.radius * self.scale, self.field(t, y))
 
     @property
-    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        known = self.field.with_jacobian
-        return None if known is None else partial(self._with_jacobian, known)
+    def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        known = self.field.value_and_jacobian
+        return None if known is None else partial(self._value_and_jacobian, known)
 
     @torch.no_grad()
-    def _with_jacobian(
+    def _value_and_jacobian(
         self, known: Callable[[Time, Tensor], tuple[Tensor, Tensor]], t: Time, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         value, jacobian = known(t, y)

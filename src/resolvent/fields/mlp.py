@@ -73,13 +73,13 @@ class MLP(Field):
         return value
 
     @property
-    def with_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+    def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
         """The tangents of all directions, carried along with the value: a fraction of the calls that autograd makes."""
         plain = type(self).forward is MLP.forward and all(_plain(layer) for layer in self.layers)
-        return self._with_jacobian if plain and can_push(self.activation) else None
+        return self._value_and_jacobian if plain and can_push(self.activation) else None
 
     @torch.no_grad()
-    def _with_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_and_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
         first, *middle, last = self.layers
         x = first(y)
         y = self.activation(x)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks import ThetaBlock, Trajectory
-from resolvent.core.stopping import Stopping
+from resolvent.equation.modes import refuse_transforms
+from resolvent.equation.stopping import Stopping
 from resolvent.fields import Piecewise, initialise
 from resolvent.models.layer_field import LayerField
 from resolvent.spectral import spectral_norm
@@ -148,6 +149,7 @@ def implicit_resnet18(
     mappings in deep residual networks, 2016; Ruthotto & Haber, Deep neural networks motivated by partial differential
     equations, 2020, for gradient flows.
     """
+    refuse_transforms("implicit_resnet18")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture must be one of {tuple(ARCHITECTURES)}, got {architecture!r}.")
     if normalization == "batch" and (theta != 0 or block.get("learn_theta")):

@@ -7,6 +7,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from resolvent.equation.modes import refuse_transforms
 from resolvent.plotting.style import COLORS, axes_or_new, paper_style
 
 _DASHES = ("-", "--", "-.", ":")
@@ -32,6 +33,7 @@ def training_curves(
     Returns:
         The axes.
     """
+    refuse_transforms("training_curves")
     if not curves:
         raise ValueError("there is nothing to draw: curves is empty.")
     with paper_style():

@@ -9,6 +9,7 @@ from matplotlib.patches import Polygon
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resolvent.equation.modes import refuse_transforms
 from resolvent.fields import Time
 from resolvent.plotting.style import BLUE, SKY, VERMILION, axes_or_new, paper_style
 
@@ -45,6 +46,7 @@ def vector_field(
     Returns:
         The axes.
     """
+    refuse_transforms("vector_field")
     if trajectories is not None and (trajectories.dim() != 3 or trajectories.shape[-1] != 2):
         raise ValueError(f"trajectories must be (T, batch, 2), got {tuple(trajectories.shape)}.")
     x, y = np.meshgrid(_middles(xlim, arrows), _middles(ylim, arrows))

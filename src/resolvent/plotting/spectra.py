@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resolvent.equation.modes import refuse_transforms
 from resolvent.plotting.regions import Limits, stability_region
 from resolvent.plotting.style import BLUE, GREEN, VERMILION, axes_or_new, legend_under, paper_style
 from resolvent.schemes import Scheme
@@ -40,6 +41,7 @@ def spectrum(
     Returns:
         The axes.
     """
+    refuse_transforms("spectrum")
     named = dict(eigenvalues) if isinstance(eigenvalues, Mapping) else {"": eigenvalues}
     if not 1 <= len(named) <= len(_MARKERS):
         raise ValueError(f"1 to {len(_MARKERS)} named spectra can be told apart in one figure, got {len(named)}.")

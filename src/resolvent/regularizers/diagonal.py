@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
-from resolvent.core.problem import flat
+from resolvent.equation.norms import flat
 from resolvent.estimators import Probes, diagonal
 from resolvent.regularizers.points import check_stage, check_weights, points
 
@@ -65,7 +65,7 @@ class DiagonalPenalty:
         if not self.weight:
             return at.states.new_zeros(())
 
-        def measured(t: Tensor, y: Tensor) -> tuple[Tensor]:
+        def measured(field: Any, t: Tensor, y: Tensor) -> tuple[Tensor]:
             entries = diagonal(
                 field,
                 t,

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
-from resolvent.core.problem import dot
+from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_stage, check_weights, points
 
 
@@ -42,7 +42,7 @@ class KineticEnergy:
         if not self.weight:
             return at.states.new_zeros(())
 
-        def energy(t: Tensor, y: Tensor) -> tuple[Tensor]:
+        def energy(field: Any, t: Tensor, y: Tensor) -> tuple[Tensor]:
             velocity = field(t, y)
             return (dot(velocity, velocity),)
 

@@ -33,26 +33,27 @@ class Points:
     weights: Tensor
     duration: Tensor
 
-    def evaluate(self, field: Any, function: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Evaluate a function (t, y), which calls the field, at all points.
+    def evaluate(self, field: Any, function: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Evaluate a function (field, t, y) at all points.
 
         A field that treats each sample alone and alike (`rowwise`) sees all points as one large batch, which takes a
         fourth of the time for small networks and the same for large ones. Parametrized weights are computed once.
 
         Arguments:
-            field: F, for what it knows of itself.
-            function: maps t, (rows,) or of no dimension, and y, (rows, *shape), to tensors (rows, ...).
+            field: F.
+            function: maps F, t, (rows,) or of no dimension, and y, (rows, *shape), to tensors (rows, ...). It is given
+                an F with its weights computed.
 
         Returns:
             What the function gives, (points, batch, ...) each.
         """
         count, batch = self.states.shape[:2]
-        with frozen_weights(field):
+        with frozen_weights(field) as field:
             if getattr(field, "rowwise", False):
                 times = self.times.reshape(count, -1).expand(count, batch)
-                values = function(times.reshape(-1), self.states.flatten(0, 1))
+                values = function(field, times.reshape(-1), self.states.flatten(0, 1))
                 return tuple(value.unflatten(0, (count, batch)) for value in values)
-            each = [function(t, y) for t, y in zip(self.times, self.states, strict=True)]
+            each = [function(field, t, y) for t, y in zip(self.times, self.states, strict=True)]
         return tuple(torch.stack(values) for values in zip(*each, strict=True))
 
     def without_first(self) -> "Points":

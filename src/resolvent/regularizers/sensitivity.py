@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.push import Pushed, push
-from resolvent.core.problem import flat
+from resolvent.equation.norms import flat
 from resolvent.estimators import Probes
 from resolvent.regularizers.points import check_weights
 

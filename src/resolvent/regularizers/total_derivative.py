@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
-from resolvent.core.problem import dot
+from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_stage, check_weights, points
 
 Field = Callable[[Tensor, Tensor], Tensor]
@@ -50,11 +50,11 @@ class TotalDerivative:
         at = points(field, trajectory, self.stage, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
-        derivative: Field = field
-        for _ in range(self.order - 1):
-            derivative = _along(field, derivative)
 
-        def square(t: Tensor, y: Tensor) -> tuple[Tensor]:
+        def square(field: Field, t: Tensor, y: Tensor) -> tuple[Tensor]:
+            derivative = field
+            for _ in range(self.order - 1):
+                derivative = _along(field, derivative)
             value = derivative(t, y)
             return (dot(value, value),)
 

@@ -112,7 +112,7 @@ class TrajectoryPenalty:
         everywhere = bool(self.jacobian or self.power == 0 or self.stage)
         at = at if everywhere else at.without_first()
         d = at.states.shape[2:].numel()
-        trace, square = at.evaluate(field, lambda t, y: self._estimate(field, t, y))
+        trace, square = at.evaluate(field, self._estimate)
         return Terms(
             self._divergence(at, trace) / d if self.divergence else zero,
             self.jacobian * at.average(square) / d**2 if self.jacobian else zero,

@@ -16,7 +16,6 @@ from resolvent.schemes.runge_kutta import RungeKutta as RungeKutta
 from resolvent.schemes.scheme import Carry as Carry
 from resolvent.schemes.scheme import Scheme as Scheme
 from resolvent.schemes.scheme import Step as Step
-from resolvent.schemes.solving import Solving as Solving
 from resolvent.schemes.symplectic import LEAPFROG as LEAPFROG
 from resolvent.schemes.symplectic import REVNET as REVNET
 from resolvent.schemes.symplectic import VERLET as VERLET

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval
 from resolvent.schemes.runge_kutta import RungeKutta, combine
 from resolvent.schemes.scheme import Carry, Scheme, Step

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 from resolvent.schemes.halves import as_halved
 from resolvent.schemes.interval import Interval
 from resolvent.schemes.runge_kutta import combine, predict_all, repeat
@@ -54,7 +54,7 @@ class PartitionedRungeKutta(Scheme):
         return not (self.position.explicit and self.momentum.explicit)
 
     def step(self, interval: Interval, carry: Carry) -> Step:
-        field, x, nodes = as_halved(interval.field), carry.states[0], self.position.c
+        field, x, nodes = as_halved(interval.field.call), carry.states[0], self.position.c
 
         def weigh(rows: tuple[Sequence[float], Sequence[float]], slopes: Sequence[Tensor]) -> Tensor:
             halves = zip(*map(field.split, slopes), strict=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval, Number
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Tableau

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from resolvent.core.solution import Solution
+from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval
 
 

@@ -45,7 +45,7 @@ class Symplectic(Scheme):
         return Symplectic((0.0, *self.drifts[::-1]), (*self.kicks[::-1], 0.0), self.order)
 
     def step(self, interval: Interval, carry: Carry) -> Step:
-        field = as_separable(interval.field)
+        field = as_separable(interval.field.call)
         h = interval.length
         q, p = field.split(carry.states[0])
         time_q = time_p = 0.0

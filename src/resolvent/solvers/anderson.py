@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, flat, per_sample, rms, select
-from resolvent.core.solver import State
+from resolvent.equation.norms import flat, per_sample, rms, select
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 from resolvent.solvers.safeguard import SHORTEN, Best
@@ -48,8 +49,7 @@ class Trial:
 
 @dataclass(kw_only=True)
 class AndersonState(State):
-    """Before the next step the sample goes back to the best iterate, if its last trial is not kept; the norm is already
-    that of the place where it will be."""
+    """Where the last trial is not kept, the sample is back at its best iterate."""
 
     f: Tensor
     best: Best
@@ -105,7 +105,7 @@ class Anderson(NonlinearSolver):
         if state.last is not None:
             trial = state.last
             best, misled = best.update(trial.new_w, trial.new_f, trial.new_norm)
-            start_w, start_f = select(trial.kept, trial.new_w, best.w), select(trial.kept, trial.new_f, best.r)
+            start_f = select(trial.kept, trial.new_f, best.r)
             window = self._extend(window, trial, state.count - 1, mixing, misled)
             mixing = torch.where(misled, SHORTEN * mixing, mixing)
         moved = torch.addcmul(start_w, per_sample(mixing, start_w), start_f)
@@ -117,7 +117,7 @@ class Anderson(NonlinearSolver):
         norm, f = rms(r), problem.precondition(r)
         kept = best.kept(norm)
         return AndersonState(
-            w=w,
+            w=select(kept, w, best.w),
             norm=torch.where(kept, norm, best.norm),
             f=f,
             best=best,

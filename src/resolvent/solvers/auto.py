@@ -1,23 +1,50 @@
-"""The default: a choice by size, with more robust methods to fall back on."""
+"""Plans of several solvers: the default, and one of your own."""
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from resolvent.core.problem import Problem
-from resolvent.core.solver import Solver, State
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.linear import DENSE_LIMIT, LinearSolver
+from resolvent.solvers.linear import DENSE_LIMIT
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
-from resolvent.solvers.nonlinear import NonlinearSolver
+
+# Steps of Anderson's method in the backward pass, after which GMRES is faster.
+_FEW_STEPS = 40
 
 
 @dataclass(frozen=True)
-class Auto(NonlinearSolver):
+class Fallback(Plan):
+    """Tries solvers one after the other, each on the samples that the ones before it did not solve.
+
+        rs.Fallback((rs.Picard(), rs.Newton()))
+
+    A fallback goes on from the best iterate so far. What was tried is in `Solution.solvers`, and which of them had a
+    sample last in `Solution.solver_index`.
+
+    Arguments:
+        solvers: in order. The first one chooses the solver of the backward pass, if `ImplicitAdjoint` does not.
+    """
+
+    solvers: tuple[Solver, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "solvers", tuple(self.solvers))
+        if not self.solvers or not all(isinstance(solver, Solver) for solver in self.solvers):
+            raise ValueError(f"solvers must be one or more solvers such as rs.Newton(), got {self.solvers!r}.")
+
+    def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
+        return tuple(Attempt(solver) for solver in self.solvers)
+
+    def linear_plan(self, problem: Problem) -> Plan:
+        return self.solvers[0].linear_plan(problem)
+
+
+@dataclass(frozen=True)
+class Auto(Plan):
     """Picks a method by the number of unknowns n of a sample, and falls back where it fails:
 
     | n            | first    | then         | then  |
@@ -25,41 +52,25 @@ class Auto(NonlinearSolver):
     | at most 32   | Newton   | Anderson     | LBFGS |
     | more         | Anderson | NewtonKrylov | LBFGS |
 
-    A fallback goes on from the best iterate so far, and only for the samples that did not converge. What was tried
-    is in `Solution.solvers`, and which of them had a sample last in `Solution.stage`. The choice depends on nothing
-    but n, so that a sample's answer does not depend on the batch it came in.
+    A fallback goes on from the best iterate so far, and only for the samples that did not converge. The choice depends
+    on nothing but n, so that a sample's answer does not depend on the batch it came in.
     """
 
-    def plan(self, problem: Problem) -> tuple[Solver, ...]:
-        if problem.size <= DENSE_LIMIT:
-            return Newton(), Anderson(), LBFGS()
-        return Anderson(), NewtonKrylov(), LBFGS()
+    def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
+        first = (Newton(), Anderson()) if problem.size <= DENSE_LIMIT else (Anderson(), NewtonKrylov())
+        return tuple(Attempt(solver) for solver in (*first, LBFGS()))
 
-    def linear_solver(self, problem: Problem) -> Solver:
+    def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()
-
-    def init(self, problem: Problem, w: Tensor) -> State:
-        raise NotImplementedError("Auto is a plan of other solvers, which step for themselves.")
-
-    def step(self, problem: Problem, state: State, running: Tensor) -> State:
-        raise NotImplementedError("Auto is a plan of other solvers, which step for themselves.")
 
 
 @dataclass(frozen=True)
-class AutoLinear(LinearSolver):
+class AutoLinear(Plan):
     """The backward pass of `Auto` for many unknowns: Anderson, which measures its residual as it goes, and where that
     does not get there soon, `GMRES`."""
 
-    def plan(self, problem: Problem) -> tuple[Solver, ...]:
-        return _FewSteps(), GMRES()
+    def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
+        return Attempt(Anderson(), _FEW_STEPS), Attempt(GMRES())
 
-    def init(self, problem: Problem, w: Tensor) -> State:
-        raise NotImplementedError("AutoLinear is a plan of other solvers, which step for themselves.")
-
-    def step(self, problem: Problem, state: State, running: Tensor) -> State:
-        raise NotImplementedError("AutoLinear is a plan of other solvers, which step for themselves.")
-
-
-@dataclass(frozen=True)
-class _FewSteps(Anderson):
-    max_steps = 40
+    def linear_plan(self, problem: Problem) -> Plan:
+        return self

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, dot, per_sample, rms
-from resolvent.core.solver import State
+from resolvent.equation.norms import dot, per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import divide
 from resolvent.solvers.linear import Preconditioned, as_linear
 

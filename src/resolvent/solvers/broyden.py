@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, dot, per_sample, rms
-from resolvent.core.solver import State
+from resolvent.equation.norms import dot, per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import coefficients, combine, divide, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 from resolvent.solvers.safeguard import SHORTEN, Best

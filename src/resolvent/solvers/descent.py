@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem, dot, flat, per_sample, rms
-from resolvent.core.solver import State
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.norms import dot, flat, per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import divide, ring
 from resolvent.solvers.line_search import LineSearch, search
 from resolvent.solvers.nonlinear import NonlinearSolver

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import Problem, flat, per_sample
-from resolvent.core.solver import State
+from resolvent.equation.norms import flat, per_sample
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.history import coefficients, combine, divide, remember, ring
 from resolvent.solvers.linear import Preconditioned, as_linear
 
@@ -78,7 +79,8 @@ class GMRES(Preconditioned):
         # The earlier rotations, kept multiplied out, bring the column to triangular form but for its last entry.
         column = (state.rotations @ column[:, :, None]).squeeze(2)
         pivot = torch.hypot(column[:, k], height)
-        cosine, sine = divide(column[:, k], pivot), divide(height, pivot)
+        # A direction that A maps to nothing new leaves the residual as it is.
+        cosine, sine = divide(column[:, k], pivot), torch.where(pivot == 0, 1.0, divide(height, pivot))
         triangle = state.triangle.clone()
         triangle[:, :k, k] = column[:, :k]
         triangle[:, k, k] = torch.where(pivot == 0, 1.0, pivot)

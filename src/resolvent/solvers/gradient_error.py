@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.core.adjoint import Adjoint, ImplicitAdjoint
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
+from resolvent.equation.modes import refuse_transforms, without_inference_tensors
+from resolvent.equation.solver import Solver
+from resolvent.equation.stopping import Stopping
+from resolvent.equation.torch_func import outside_inference
 from resolvent.solvers.resolve import resolve
 
 
@@ -50,25 +52,32 @@ def gradient_error(
     Returns:
         A `GradientError`.
     """
+    refuse_transforms("gradient_error")
     if parameters is None:
         parameters = F.parameters() if isinstance(F, nn.Module) else ()
     inputs = {f"parameters[{i}]": p for i, p in enumerate(parameters) if p.requires_grad}
-    b = b.detach().requires_grad_()
-    inputs["b"] = b
-    if isinstance(tau, Tensor):
-        tau = tau.detach().requires_grad_()
-        inputs["tau"] = tau
-    if cotangent is None:
-        generator = torch.Generator().manual_seed(0)
-        cotangent = torch.randn(b.shape, generator=generator, dtype=b.dtype).to(b.device)
+    made_in_inference = [name for name, p in inputs.items() if p.is_inference()]
+    if made_in_inference:
+        raise ValueError(f"{made_in_inference} were made in inference mode and have no gradient: make them outside.")
+    # Gradients are the subject here, in whatever mode the caller is.
+    with torch.inference_mode(False), torch.enable_grad():
+        function = without_inference_tensors(F)
+        inputs["b"] = b = outside_inference(b).detach().requires_grad_()
+        if isinstance(tau, Tensor):
+            inputs["tau"] = tau = outside_inference(tau).detach().requires_grad_()
+        g = _normal_like(b) if cotangent is None else outside_inference(cotangent)
 
-    def gradients(by: Adjoint) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            value = resolve(F, b, tau, solver=solver, stopping=stopping, adjoint=by).value
-        found = torch.autograd.grad(value, list(inputs.values()), cotangent, materialize_grads=True)
-        return {name: gradient.double() for name, gradient in zip(inputs, found, strict=True)}
+        def gradients(by: Adjoint) -> dict[str, Tensor]:
+            value = resolve(function, b, tau, solver=solver, stopping=stopping, adjoint=by).value
+            found = torch.autograd.grad(value, list(inputs.values()), g, materialize_grads=True)
+            return {name: gradient.double() for name, gradient in zip(inputs, found, strict=True)}
 
-    return _compare(gradients(adjoint), gradients(ImplicitAdjoint()))
+        return _compare(gradients(adjoint), gradients(ImplicitAdjoint()))
+
+
+def _normal_like(b: Tensor) -> Tensor:
+    """Normal numbers in the shape of b, the same each time."""
+    return torch.randn(b.shape, generator=torch.Generator().manual_seed(0), dtype=b.dtype).to(b.device)
 
 
 def _compare(got: dict[str, Tensor], exact: dict[str, Tensor]) -> GradientError:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import dot, flat
+from resolvent.equation.norms import dot, flat
 
 
 def ring(length: int, like: Tensor) -> Tensor:

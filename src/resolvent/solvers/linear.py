@@ -6,9 +6,9 @@ from typing import NoReturn
 
 from torch import Tensor
 
-from resolvent.core.linear_problem import LinearProblem
-from resolvent.core.problem import Problem
-from resolvent.core.solver import Solver
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import Plan, Solver
 
 DENSE_LIMIT = 32
 """Up to this many unknowns a dense Jacobian and its LU factors are cheaper than any iteration."""
@@ -19,7 +19,7 @@ LinearMap = Callable[[Tensor], Tensor]
 class LinearSolver(Solver):
     """A method for A u = g or A^T u = g, A = I - tau F'(w): for Newton's correction and the backward pass."""
 
-    def linear_solver(self, problem: Problem) -> Solver:
+    def linear_plan(self, problem: Problem) -> Plan:
         return self
 
 
@@ -43,7 +43,7 @@ def as_linear(problem: Problem, solver: Solver) -> LinearProblem:
 
 
 def refuse_linear(solver: Solver) -> NoReturn:
-    """Raises: a linear solver was given for a nonlinear equation."""
+    """A linear solver was given for w = b + tau F(w)."""
     name = type(solver).__name__
     raise ValueError(
         f"{name} solves linear systems, as in rs.ImplicitAdjoint(solver=rs.{name}()) or "

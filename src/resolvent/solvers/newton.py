@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.core.linearization import evaluate_with_matrix, factorize, solve_dense, solve_factorized
-from resolvent.core.problem import Problem, per_sample, rms
-from resolvent.core.solver import Solver, State
-from resolvent.core.transforms import any_true
+from resolvent.equation.linearization import evaluate_with_matrix
+from resolvent.equation.matrix import Dense, solve_factorized
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import Plan, State
+from resolvent.equation.torch_func import any_true
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.nonlinear import NonlinearSolver
 
@@ -37,7 +39,7 @@ class Newton(NonlinearSolver):
     monotone = True
     unrollable = True
 
-    def linear_solver(self, problem: Problem) -> Solver:
+    def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU()  # With the matrix at hand.
 
     def init(self, problem: Problem, w: Tensor) -> NewtonState:
@@ -48,7 +50,7 @@ class Newton(NonlinearSolver):
 
     def step(self, problem: Problem, state: NewtonState, running: Tensor) -> NewtonState:
         assert state.matrix is not None
-        direction, usable = solve_dense(state.matrix, state.r)
+        direction, usable = state.matrix.solve(state.r)
         moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
         trial = torch.where(per_sample(running & usable, moved), moved, state.w)
         image, matrix = evaluate_with_matrix(problem, trial)
@@ -60,7 +62,7 @@ class Newton(NonlinearSolver):
             w=torch.where(move, trial, state.w),
             norm=torch.where(lower, norm, state.norm),
             broken=~usable,
-            matrix=torch.where(lower[:, None, None], matrix, state.matrix),
+            matrix=matrix.where(lower, state.matrix),
             r=torch.where(move, r, state.r),
             length=(0.5 * state.length).masked_fill(lower, 1.0),
         )
@@ -97,7 +99,7 @@ class Chord(NonlinearSolver):
         image, matrix = evaluate_with_matrix(problem, w)
         r = problem.step_of(image) - w
         norm = rms(r)
-        factors, pivots, usable = factorize(matrix)
+        factors, pivots, usable = Dense(matrix.dense()).factors
         return ChordState(
             w=w,
             norm=norm,
@@ -127,7 +129,7 @@ class Chord(NonlinearSolver):
         kept = replace(state, w=w, norm=norm, r=r, length=length, fresh=fresh)
         if not any_true(renew):
             return kept
-        factors, pivots, usable = factorize(evaluate_with_matrix(problem, w)[1])
+        factors, pivots, usable = Dense(evaluate_with_matrix(problem, w)[1].dense()).factors
         return replace(
             kept,
             broken=torch.where(renew, ~usable, state.broken),

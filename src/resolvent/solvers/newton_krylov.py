@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from resolvent.core.iterate import iterate
-from resolvent.core.linear_problem import LinearProblem
-from resolvent.core.linearization import Linearization
-from resolvent.core.problem import Problem, per_sample, rms
-from resolvent.core.solver import Solver, State
-from resolvent.core.stopping import Stopping
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import iterate
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import Attempt, Plan, Solver, State
+from resolvent.equation.stopping import Stopping
 from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.newton import SUFFICIENT
 from resolvent.solvers.nonlinear import NonlinearSolver
@@ -54,7 +55,7 @@ class NewtonKrylov(NonlinearSolver):
         if not isinstance(self.inner_steps, int) or self.inner_steps < 1:
             raise ValueError(f"inner_steps must be 1 or more, got {self.inner_steps!r}.")
 
-    def linear_solver(self, problem: Problem) -> Solver:
+    def linear_plan(self, problem: Problem) -> Plan:
         return self.linear
 
     def init(self, problem: Problem, w: Tensor) -> NewtonKrylovState:
@@ -90,9 +91,11 @@ class NewtonKrylov(NonlinearSolver):
 
     def _direction(self, problem: Problem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
         """The corrections of the samples that need one; the others keep theirs."""
-        system = LinearProblem.of(Linearization(problem, state.w), state.r, transposed=False)
+        system = LinearProblem(state.r, Linearization(problem, state.w), transposed=False)
         inner = Stopping(max_steps=self.inner_steps)
-        found, _ = iterate(system, self.linear, inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing)
+        found, _ = iterate(
+            system, Attempt(self.linear), inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing
+        )
         return torch.where(per_sample(needed, found.value), found.value, state.direction)
 
     @staticmethod

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from resolvent.core.problem import Problem, rms, select
-from resolvent.core.solver import State
+from resolvent.equation.norms import rms, select
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 from resolvent.solvers.nonlinear import NonlinearSolver
 

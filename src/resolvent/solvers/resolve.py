@@ -2,31 +2,34 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from resolvent.core.adjoint import Adjoint, Choices, Context, ImplicitAdjoint
-from resolvent.core.failure import report
-from resolvent.core.iterate import solve
-from resolvent.core.problem import Problem, Rowwise, full_precision
-from resolvent.core.solution import Solution
-from resolvent.core.solver import Solver
-from resolvent.core.stopping import Stopping
-from resolvent.core.transforms import ClosedOver, outside_inference
-from resolvent.solvers.arguments import check_solving, expect
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
+from resolvent.equation.failure import report
+from resolvent.equation.function import Function, as_function
+from resolvent.equation.loop import solve
+from resolvent.equation.modes import without_inference_tensors
+from resolvent.equation.options import SolveOptions, expect, precision_of
+from resolvent.equation.problem import NonlinearProblem, full_precision
+from resolvent.equation.solution import Solution
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.torch_func import outside_inference
 from resolvent.solvers.auto import Auto
+from resolvent.solvers.linear import LinearSolver, refuse_linear
 
 
-@torch.compiler.disable
 def resolve(
     F: Callable[[Tensor], Tensor],
     b: Tensor,
     tau: float | Tensor,
     w0: Tensor | None = None,
-    solver: Solver | None = None,
-    stopping: Stopping | None = None,
+    solver: Plan | None = None,
+    stopping: StoppingRule | None = None,
     adjoint: Adjoint | None = None,
     on_failure: str = "raise",
     reuse: Solution | None = None,
@@ -39,13 +42,13 @@ def resolve(
     Arguments:
         F: any callable (batch, *shape) -> (batch, *shape) that treats samples apart: row i of its result depends on
             row i of its argument only, and on whatever it closes over. It is evaluated many times and has to be the
-            same function each time. Wrap it in `Rowwise` to let the solvers call it with fewer or repeated rows, or
+            same function each time. Wrap it by `rs.Rowwise` to let the solvers call it with fewer or repeated rows, or
             to declare its linear part; a `linear_part` attribute of F is read, too.
         b: (batch, *shape), floating point.
-        tau: a number, a tensor of no dimension, or one of shape (batch,).
+        tau: a number, a 0-d tensor, or one of shape (batch,).
         w0: first guess, like b; None takes b / (1 - tau c), the solution for the linear part of F alone, and b where F
             declares none. The solution does not depend on it beyond the tolerance, and no gradient flows into it.
-        solver: None takes `Auto()`.
+        solver: a solver or a plan of several; None takes `Auto()`.
         stopping: None takes `Stopping()`.
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
         on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn", or "ignore".
@@ -59,74 +62,87 @@ def resolve(
     Reference: Reshniak & Webster, Robust learning with implicit residual networks. The resolvent J_{tau F}(b) is the
     one operation that all their implicit layers are made of.
     """
+    options = solve_options(solver, stopping, adjoint, on_failure)
+    if reuse is not None and not isinstance(reuse, Solution):
+        raise ValueError(f"reuse must be the rs.Solution of an earlier solve, or None, got {reuse!r}.")
+    return resolve_with(options, as_function(F), b, tau, w0, reuse)
+
+
+def solve_options(
+    solver: Plan | None, stopping: StoppingRule | None, adjoint: Adjoint | None, on_failure: str
+) -> SolveOptions:
+    """The options of a solve, checked, with the defaults in place of None."""
+    solver = expect(solver, Plan, Auto(), "solver", "rs.Newton()")
+    if isinstance(solver, LinearSolver):
+        refuse_linear(solver)
+    stopping = expect(stopping, StoppingRule, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
+    adjoint = expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")  # type: ignore[type-abstract]
+    return SolveOptions(solver, stopping, adjoint, on_failure)
+
+
+def resolve_with(
+    options: SolveOptions,
+    F: Function,
+    b: Tensor,
+    tau: float | Tensor,
+    w0: Tensor | None = None,
+    reuse: Solution | None = None,
+) -> Solution:
+    """`resolve` with options that are checked and an F that is wrapped."""
+    if "torch._dynamo" in sys.modules:
+        return _outside_of_graphs()(options, F, b, tau, w0, reuse)
+    return _resolve(options, F, b, tau, w0, reuse)
+
+
+def _outside_of_graphs() -> Callable[..., Solution]:
+    """`_resolve`, which torch.compile leaves alone. Made late: the decorator imports the compiler, which takes seconds."""
+    global _disabled
+    if _disabled is None:
+        _disabled = torch.compiler.disable(_resolve)
+    return _disabled
+
+
+_disabled: Callable[..., Solution] | None = None
+
+
+def _resolve(
+    options: SolveOptions, F: Function, b: Tensor, tau: float | Tensor, w0: Tensor | None, reuse: Solution | None
+) -> Solution:
     if torch.is_inference_mode_enabled():
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
-            options = (solver, stopping, adjoint, on_failure, reuse)
-            return resolve(_function_outside_inference(F), *(outside_inference(x) for x in (b, tau, w0)), *options)
+            copies = (outside_inference(x) for x in (b, tau, w0))
+            return _resolve(options, without_inference_tensors(F), *copies, reuse)
     problem = _pose(F, b, tau)
     start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
-    check_solving(solver, stopping, adjoint, on_failure)
-    expect(reuse, Solution, None, "reuse", "the Solution of an earlier solve")
-    solver, stopping, adjoint = solver or Auto(), stopping or Stopping(), adjoint or ImplicitAdjoint()
 
-    def run(posed: Problem) -> Solution:
-        solution = solve(posed, solver, stopping, start, reuse)
-        if not stopping.blind:
-            report(posed, solution, on_failure, w0)
+    def run(posed: NonlinearProblem) -> Solution:
+        solution = solve(posed, options.solver, options.stopping, start, reuse)
+        if not options.stopping.fixed:
+            report(posed, solution, options.on_failure, options.place, w0)
         return solution
 
     with full_precision(b.device):
-        solution, value = adjoint.differentiable(Context(problem, run, Choices(solver, stopping, on_failure)))
+        solution, value = options.adjoint.differentiable(problem, run, options)
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
-def _function_outside_inference(F: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """F with copies in place of what it closes over from inference mode, which autograd refuses to save.
-
-    The copies are looked for only once F has failed for want of them.
-    """
-    if isinstance(F, Rowwise):
-        F = Rowwise(F.function, *(outside_inference(c) for c in F.conditions), linear_part=F.linear_part)
-    bound: list[Callable[[Tensor], Tensor]] = []
-
-    def attempt(w: Tensor) -> Tensor:
-        if bound:
-            return bound[0](w)
-        try:
-            return F(w)
-        except RuntimeError as error:
-            if "Inference tensors cannot be saved for backward" not in str(error):
-                raise
-        closed = ClosedOver(F, w.detach())
-        bound.append(closed.bind([outside_inference(tensor) for tensor in closed.tensors]))
-        return bound[0](w)
-
-    attempt.linear_part = outside_inference(getattr(F, "linear_part", None))  # type: ignore[attr-defined]
-    return F if isinstance(F, Rowwise) else attempt
-
-
-def _pose(F: Callable[[Tensor], Tensor], b: Tensor, tau: float | Tensor) -> Problem:
-    if not callable(F):
-        raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
-    _check_states(b)
-    if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
-        raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
+def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
+    _check_right_hand_side(b)
     working = torch.promote_types(b.dtype, torch.float32)
-    precision = b.dtype
-    if torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64:  # which autocast leaves alone
-        precision = torch.get_autocast_dtype(b.device.type)
-    return Problem(
+    precision = precision_of(b)
+    autocast = torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64
+    return NonlinearProblem(
         function=F,
         b=b.to(working),
         tau=_step(tau, b, working),
-        linear_part=getattr(F, "linear_part", None),
         argument_dtype=b.dtype,
         precision=precision,
+        autocast=precision if autocast else None,
     )
 
 
-def _check_states(b: object) -> None:
+def _check_right_hand_side(b: object) -> None:
     if not isinstance(b, Tensor):
         advice = "make a tensor of it, torch.tensor(b)"
         if isinstance(b, list | tuple) and any(isinstance(part, Tensor) for part in b):
@@ -135,6 +151,8 @@ def _check_states(b: object) -> None:
     if not b.is_floating_point():
         advice = "solve for the real parts, torch.view_as_real(b)" if b.is_complex() else "convert it with .float()"
         raise ValueError(f"b must be a tensor of a real floating-point type, got {b.dtype}: {advice}.")
+    if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
+        raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
 
 
 def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tensor:
@@ -150,8 +168,7 @@ def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tenso
         return tau.to(device=b.device, dtype=working)
     if tau.shape != b.shape[:1]:
         raise ValueError(
-            f"tau must have no dimension or one entry for each of the {b.shape[0]} samples, "
-            f"got shape {tuple(tau.shape)}."
+            f"tau must be 0-d or have one entry for each of the {b.shape[0]} samples, got shape {tuple(tau.shape)}."
         )
     return tau.to(working).reshape(-1, *(1,) * (b.dim() - 1))
 

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.core.problem import select
+from resolvent.equation.norms import select
 
 # A residual this much above the best one sends the sample back to it.
 _LOST = 10.0

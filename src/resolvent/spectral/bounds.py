@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from resolvent.equation.jacobian import Jacobian
+from resolvent.equation.modes import refuse_transforms
 from resolvent.spectral.operators import Convolution, Dense, Shape, TransposedConvolution, layer_operator
 
 
@@ -40,11 +42,12 @@ def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None, *, as
     Returns:
         The bound; `exact` says whether it is the norm itself, `method` is "svd", "fourier" or "schur".
     """
+    refuse_transforms("norm_bound")
     operator = layer_operator(layer, input_shape)
     with torch.no_grad():
         weight = layer.weight
         assert isinstance(weight, Tensor)
-        weight = weight.double()
+        weight = weight.detach().double()
         if isinstance(operator, Dense):
             return NormBound(float(torch.linalg.matrix_norm(weight, 2)), True, "svd")
         if isinstance(operator, TransposedConvolution):
@@ -70,11 +73,11 @@ def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> fl
         A: a linear map of tensors (1, *input_shape), differentiable, with non-negative entries.
         input_shape: shape of one sample.
     """
-    with torch.enable_grad():
-        ones = torch.ones(1, *input_shape, dtype=torch.float64, requires_grad=True)
-        rows = A(ones)
-        (columns,) = torch.autograd.grad(rows.sum(), ones)
-    return math.sqrt(float(rows.detach().max()) * float(columns.max()))
+    refuse_transforms("schur_bound")
+    with torch.no_grad():
+        jacobian = Jacobian(A, torch.ones(1, *input_shape, dtype=torch.float64))
+        rows, columns = jacobian.value, jacobian.transposed_product(torch.ones_like(jacobian.value))
+    return math.sqrt(float(rows.max()) * float(columns.max()))
 
 
 def _keeps_torus(conv: Convolution, weight: Tensor) -> bool:
@@ -96,7 +99,8 @@ def _convolution_bound(conv: Convolution, weight: Tensor) -> NormBound:
         torus = tuple(n + sum(pair) for n, pair in zip(sizes, conv.padding, strict=True))
         fourier = _padding_norm(conv) * _torus_norm(conv, weight, torus)
     # Padding may add several kernel entries into one entry of the map; |weight| bounds the modulus of the sum.
-    schur = schur_bound(lambda x: conv(weight.abs().to(x), x), conv.input_shape)
+    size = weight.abs()
+    schur = schur_bound(lambda x: conv(size.to(x), x), conv.input_shape)
     return NormBound(min(fourier, schur), False, "fourier" if fourier <= schur else "schur")
 
 
@@ -126,7 +130,6 @@ def _torus_norm(conv: Convolution, weight: Tensor, sizes: Shape) -> float:
 
 def _padding_norm(conv: Convolution) -> float:
     """Norm of the padding alone: it copies entries, so P^T P is diagonal and counts the copies."""
-    with torch.enable_grad():
-        x = torch.zeros(1, *conv.input_shape, dtype=torch.float64, requires_grad=True)
-        (copies,) = torch.autograd.grad(conv.pad(x).sum(), x)
+    jacobian = Jacobian(conv.pad, torch.zeros(1, *conv.input_shape, dtype=torch.float64))
+    copies = jacobian.transposed_product(torch.ones_like(jacobian.value))
     return math.sqrt(float(copies.max()))

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resolvent.equation.jacobian import Jacobian
+from resolvent.equation.modes import as_number
+
 LinearMap = Callable[[Tensor], Tensor]
 
 # A sweep of the Lanczos method grows its basis to this size, small enough that orthogonalising costs less than the
@@ -91,8 +94,13 @@ def operator_norm(
 
 
 def generic_vector(shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """A Gaussian tensor that is the same in every run and leaves the global random state alone."""
-    return torch.randn(tuple(shape), dtype=dtype, generator=torch.Generator().manual_seed(0))
+    """Numbers between -1/2 and 1/2 without a pattern, the same in every run.
+
+    By a formula, because torch refuses to draw random numbers inside vmap.
+    """
+    scattered = 43758.5453 * torch.sin(12.9898 * torch.arange(1, math.prod(shape) + 1, dtype=torch.float64))
+    entries = scattered - scattered.floor() - 0.5
+    return entries.reshape(tuple(shape)).to(dtype or torch.get_default_dtype())
 
 
 @dataclass
@@ -115,10 +123,11 @@ class _Krylov:
         column = self.basis @ w
         w = w - column @ self.basis
         w = w - (self.basis @ w) @ self.basis  # once is not enough to stay orthogonal in floating point
+        self.leak = require_finite(torch.linalg.vector_norm(w))
         H = torch.zeros(size + 1, size + 1, dtype=torch.float64)
         H[:size, :size] = self.H
         H[size] = H[:, size] = column.double().cpu()
-        self.H, self.leak = H, require_finite(torch.linalg.vector_norm(w))
+        self.H = H
         self.next = w / self.leak if self.leak > 0 else w
 
     def restrict(self, size: int) -> tuple[float, float]:
@@ -131,11 +140,10 @@ class _Krylov:
 
 
 def _gram(A: LinearMap, v: Tensor) -> Tensor:
-    """A^T A v as the gradient of |A v|^2 / 2, so that A need not come with its transpose."""
-    with torch.enable_grad():
-        v = v.detach().requires_grad_()
-        energy = A(v).square().sum() / 2
-    return torch.autograd.grad(energy, v)[0]
+    """A^T A v, by the Jacobian of A, so that A need not come with its transpose."""
+    with torch.no_grad():
+        jacobian = Jacobian(A, v)
+        return jacobian.transposed_product(jacobian.value)
 
 
 def _unit(v: Tensor) -> Tensor:
@@ -147,7 +155,7 @@ def _unit(v: Tensor) -> Tensor:
 
 def require_finite(norm: Tensor) -> float:
     """The norm as a number; waits for the device."""
-    value = float(norm)
+    value = as_number(norm, "operator_norm")
     if not math.isfinite(value):
         raise ValueError("the norm of the operator is not finite: its weight holds nan or inf, or overflows")
     return value

@@ -43,20 +43,20 @@ def test_a_tolerance_of_the_models_own_is_kept_where_it_is_tighter() -> None:
     for own, expected in ((1e-12, 1e-12), (1e-2, 1e-6), (None, None)):
         model = theta_network(stopping=rs.Stopping(rtol=own))
         with attackable(model, rtol=1e-6):
-            assert model[2].solving.stopping.rtol == expected
+            assert model[2].options.stopping.rtol == expected
 
 
 def test_the_model_is_restored_even_after_an_error() -> None:
     model = nn.Sequential(nn.BatchNorm2d(1), *theta_network(**SLOPPY)).train()
     model[0].eval()
     model[2].weight.requires_grad_(False)
-    solving = model[3].solving
+    solving = model[3].options
     with pytest.raises(RuntimeError, match="on purpose"), attackable(model):  # noqa: PT012
         assert not any(module.training for module in model.modules())
         assert not any(parameter.requires_grad for parameter in model.parameters())
-        assert model[3].solving is not solving
+        assert model[3].options is not solving
         raise RuntimeError("on purpose")
-    assert model[3].solving is solving
+    assert model[3].options is solving
     assert [module.training for module in model] == [False, True, True, True, True]
     assert [parameter for parameter in model.parameters() if not parameter.requires_grad] == [model[2].weight]
 

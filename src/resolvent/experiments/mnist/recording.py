@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.equation.options import SolveOptions
 from resolvent.experiments.robustness.solving import solved_otherwise
 from resolvent.models import ImplicitResNet
-from resolvent.schemes.solving import Solving
 
 Outcome = tuple[Tensor, Tensor]
 
@@ -84,11 +84,11 @@ class Scores(nn.Module):
 def never_looking(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     """Blocks of the model solve with a number of steps that is fixed; afterwards they are as before."""
 
-    def blind(solving: Solving) -> Solving:
-        stopping = dataclasses.replace(solving.stopping or rs.Stopping(), max_steps=steps, check_every=0)
-        return dataclasses.replace(solving, stopping=stopping, on_failure="ignore")
+    def fixed_steps(options: SolveOptions) -> SolveOptions:
+        stopping = rs.FixedSteps(steps, rtol=options.stopping.rtol, atol=options.stopping.atol)
+        return dataclasses.replace(options, stopping=stopping, on_failure="ignore")
 
-    return solved_otherwise(model, blind)
+    return solved_otherwise(model, fixed_steps)
 
 
 def failures(trajectories: Sequence[rs.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:

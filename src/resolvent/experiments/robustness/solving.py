@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from torch import nn
-from torch.nn.utils import parametrize
 
 from resolvent.blocks import Block
-from resolvent.core.adjoint import ImplicitAdjoint
-from resolvent.core.stopping import Stopping
-from resolvent.schemes.solving import Solving
+from resolvent.blocks.weights import frozen_weights
+from resolvent.equation.adjoint import ImplicitAdjoint
+from resolvent.equation.options import SolveOptions
+from resolvent.equation.stopping import Stopping
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def solved_otherwise(model: nn.Module, change: Callable[[Solving], Solving]) -> Iterator[None]:
+def solved_otherwise(model: nn.Module, change: Callable[[SolveOptions], SolveOptions]) -> Iterator[None]:
     """The blocks of the model solve their equations in another way; afterwards they are as before."""
-    blocks = [(module, module.solving) for module in model.modules() if isinstance(module, Block)]
+    blocks = [(module, module.options) for module in model.modules() if isinstance(module, Block)]
     try:
-        for block, solving in blocks:
-            block.solving = change(solving)
+        for block, options in blocks:
+            block.options = change(options)
         yield
     finally:
-        for block, solving in blocks:
-            block.solving = solving
+        for block, options in blocks:
+            block.options = options
 
 
 @contextmanager
@@ -50,18 +50,18 @@ def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
 
     Training gets by with loosely solved equations and approximate adjoints. An attack that follows such gradients can
     fail for their sake, and the model looks robust that is not. Inside, blocks solve to the tolerance `rtol` or to a
-    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them.
+    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them. In the model that
+    is yielded normalised weights are computed once for all passes.
     """
-    # Fixed weights are computed once for all passes.
-    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), parametrize.cached():
-        yield model
+    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), frozen_weights(model) as frozen:
+        yield frozen
 
 
-def _accurate(solving: Solving, rtol: float) -> Solving:
-    own = (solving.stopping or Stopping()).rtol
-    adjoint = solving.adjoint if isinstance(solving.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
+def _accurate(options: SolveOptions, rtol: float) -> SolveOptions:
+    own = options.stopping.rtol
+    adjoint = options.adjoint if isinstance(options.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
     return dataclasses.replace(
-        solving,
+        options,
         stopping=Stopping(rtol=None if own is None else min(own, rtol)),
         adjoint=dataclasses.replace(adjoint, stopping=None),
     )

@@ -50,8 +50,7 @@ def evaluate(
     """
     task = _Task(images, labels, seed, size, batch_size)
     with ExitStack() as stack:
-        for model in models.values():
-            stack.enter_context(attackable(model, size.rtol))
+        models = {name: stack.enter_context(attackable(model, size.rtol)) for name, model in models.items()}
         records = {name: _by_chance(model, task) for name, model in models.items()}
         certain = {name: _certify(model, task) for name, model in models.items()}
         for budget in size.budgets:

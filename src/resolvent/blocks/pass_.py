@@ -1,0 +1,113 @@
+"""One pass through a block: the grid, and the steps on it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from torch import Tensor
+
+from resolvent.blocks.strategies.strategy import Strategy
+from resolvent.equation.function import VectorField, as_vector_field
+from resolvent.equation.options import Place, SolveOptions
+from resolvent.equation.solution import Solution
+from resolvent.schemes.guess import Guess
+from resolvent.schemes.interval import Field, Interval, Number
+from resolvent.schemes.scheme import Carry, Scheme, Step
+
+# What `extrapolate` reads.
+_PAST = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """Everything that determines a pass but the input and the weights of the field.
+
+    Attributes:
+        field: F(t, y), as the block has it.
+        scheme: makes the steps.
+        t0: start, a number, a 0-d tensor, or (batch,).
+        h: step, a number or a 0-d tensor.
+        num_steps: how many.
+        options: how resolvents are solved.
+        strategy: in which order layers are solved for.
+        guess: where the solves start.
+        right_end: see `Interval`.
+        reuse: whether a solve starts from what the one before it learned.
+        stores: whether the graph of every layer is kept.
+    """
+
+    field: Field
+    scheme: Scheme
+    t0: Number
+    h: Number
+    num_steps: int
+    options: SolveOptions
+    strategy: Strategy
+    guess: Guess | None = None
+    right_end: float = 1.0
+    reuse: bool = False
+    stores: bool = True
+
+    @cached_property
+    def vector_field(self) -> VectorField:
+        """F(t, y), with what it declares of itself."""
+        return as_vector_field(self.field)
+
+    def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
+        """The n-th interval, at whose start the states `past` are the latest."""
+        # A product, not a sum of steps: the grid carries no accumulated rounding.
+        t = self.t0 + n * self.h
+        options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
+        return Interval(self.vector_field, t, self.h, options, self.guess, past, before, self.right_end)
+
+    def steps(self, x: Tensor) -> Iterator[Step]:
+        """All steps, in the order of time."""
+        return self.strategy.steps(self, x)
+
+    def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:
+        """The steps of these numbers, from the state x; each is solved for when the one before it is known."""
+        carry = Carry((x,))
+        past: tuple[Tensor, ...] = (x.detach(),)
+        before: Solution | None = None
+        for n in numbers:
+            step = self.scheme.step(self.interval(n, *past, before=before), carry)
+            yield step
+            carry, past = step.carry, (step.state.detach(), *past)[:_PAST]
+            if self.reuse and step.solutions:
+                before = step.solutions[-1]
+
+    def take(self, rows: Tensor) -> "Pass":
+        """The pass of the samples `rows` alone; needs a rowwise field."""
+        t0 = self.t0[rows] if isinstance(self.t0, Tensor) and self.t0.dim() > 0 else self.t0
+        return dataclasses.replace(self, t0=t0)
+
+    def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
+        """The n-th step once more, where the state at its end is known: the solves begin at their solution."""
+        x = carry.states[0].detach()
+
+        def chord(interval: Interval, c: Number) -> Tensor:
+            return x + c * (end - x)
+
+        return self.scheme.step(dataclasses.replace(self.interval(n, x), guess=chord), carry)
+
+    def back(self, n: int, y: Tensor) -> Tensor:
+        """The state at the start of the n-th interval, from the state at its end."""
+        interval = self.interval(n).reversed(y)
+        return self.scheme.inverse.step(interval, Carry((y,))).state
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors among the numbers: t0, h and whatever the scheme learns."""
+        numbers = {"t0": self.t0, "h": self.h, **{name: getattr(self.scheme, name) for name in _names(self.scheme)}}
+        return {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> "Pass":
+        """The same with other `tensors`."""
+        own = {name: tensors[name] for name in ("t0", "h") if name in tensors}
+        learned = {name: value for name, value in tensors.items() if name not in own}
+        scheme = dataclasses.replace(self.scheme, **learned) if learned else self.scheme  # type: ignore[type-var]
+        return dataclasses.replace(self, scheme=scheme, **own)  # type: ignore[arg-type]
+
+
+def _names(scheme: Scheme) -> list[str]:
+    return [f.name for f in dataclasses.fields(scheme)] if dataclasses.is_dataclass(scheme) else []

@@ -1,0 +1,54 @@
+"""Strategies by name, and the default."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from resolvent.blocks.strategies.all_together import AllTogether
+from resolvent.blocks.strategies.compiled import Compiled
+from resolvent.blocks.strategies.strategy import LayerByLayer, Strategy
+from resolvent.schemes.scheme import Step
+
+if TYPE_CHECKING:
+    from resolvent.blocks.pass_ import Pass
+
+# Layers of a group: fewer gain nothing.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Automatic(Strategy):
+    """All layers together where that is possible and at least three of them fit into a group; else layer by layer.
+
+    The choice depends on the settings of the block and on the shape of a sample.
+    """
+
+    def check(self, pass_: "Pass") -> None:
+        pass
+
+    def steps(self, pass_: "Pass", x: Tensor) -> Iterator[Step]:
+        together = AllTogether()
+        if together.obstacle(pass_) is None and together.group(pass_, x) >= _FEWEST:
+            return together.steps(pass_, x)
+        return LayerByLayer().steps(pass_, x)
+
+
+# A compiled strategy keeps what it compiled, so every block gets its own.
+_BY_NAME: dict[str, type[Strategy]] = {
+    "auto": Automatic,
+    "sequential": LayerByLayer,
+    "parallel": AllTogether,
+    "compiled": Compiled,
+}
+MODES = tuple(_BY_NAME)
+
+
+def as_strategy(mode: str | Strategy) -> Strategy:
+    """A strategy by its name, or the user's own."""
+    if isinstance(mode, Strategy):
+        return mode
+    if mode not in _BY_NAME:
+        raise ValueError(f"mode must be one of {MODES} or a strategy such as rs.LayerByLayer(), got {mode!r}.")
+    return _BY_NAME[mode]()

@@ -1,1 +1,0 @@
-"""The resolvent equation w = b + tau F(w): the problem, the one loop that solves it, and its derivatives."""

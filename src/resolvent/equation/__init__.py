@@ -1,0 +1,1 @@
+"""The equation w = b + tau F(w): the problem, the one loop that solves it, and its derivatives."""

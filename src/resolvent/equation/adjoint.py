@@ -1,0 +1,215 @@
+"""How a solution is differentiated: exactly, approximately, or through the iterations."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.evaluation import LastEvaluation
+from resolvent.equation.failure import check_policy, report
+from resolvent.equation.function import Function
+from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import solve
+from resolvent.equation.options import SolveOptions
+from resolvent.equation.problem import NonlinearProblem, full_precision
+from resolvent.equation.solution import Solution, Work
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
+
+Solve = Callable[[NonlinearProblem], Solution]
+
+
+class Adjoint(ABC):
+    """A way to differentiate the solution of w = b + tau F(w)."""
+
+    @abstractmethod
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+        """The solution of the problem, and its value with derivatives attached.
+
+        Arguments:
+            problem: attached to the graph of b and tau.
+            run: runs the solver on a problem.
+            options: of the forward solve, which the backward solve inherits.
+        """
+
+
+@dataclass(frozen=True)
+class UnrolledAdjoint(Adjoint):
+    """Differentiates through every iteration of the solver.
+
+    The memory grows with the number of iterations and the gradient is only as good as the iterates; it is here as a
+    reference, and for solvers cut short on purpose.
+    """
+
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+        for solver, _ in options.solver.attempts(problem):
+            if not solver.unrollable:
+                raise ValueError(
+                    f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
+                    "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
+                )
+        solution = run(problem)
+        return solution, solution.value
+
+
+class AttachedAdjoint(Adjoint):
+    """Solves without a graph, then attaches derivatives at the solution through A^{-1}, A = I - tau F'(w).
+
+    What varies is how the linear systems with A and its transpose are solved.
+    """
+
+    order: int = 1
+
+    @abstractmethod
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        """The solution, or an approximation to it, of a system with A or its transpose."""
+
+    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+        last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
+        with torch.no_grad():
+            solution = run(replace(problem.detach(), last=last))
+        if not (torch.is_grad_enabled() or forward_mode() or transforming()):
+            return solution, solution.value
+        return solution, self._attach(problem, options, solution, last)
+
+    def _attach(
+        self, problem: NonlinearProblem, options: SolveOptions, solution: Solution, last: LastEvaluation | None
+    ) -> Tensor:
+        w = solution.value.detach()
+        tensors: Sequence[Tensor]
+        if transforming():
+            image = problem.evaluate(w)
+            tensors, solve_at = self._close(problem.detach(), options, w)
+        else:
+            evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
+            linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
+            image = linearization.evaluation.release()
+            tensors, solve_at = (), self._solve_with(options, linearization)
+            if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
+                if not forward_mode():
+                    return solution.value
+                image = problem.evaluate(w)  # For its tangent, without the graph that leads to the point.
+        inverse = InverseMap(solve_at, self.order)
+        # Only the derivative of the defect counts, and w is constant in the first.
+        value = apply_inverse(inverse, problem.step_of(image), w, *tensors)
+        for _ in range(1, self.order):
+            value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
+        return value
+
+    def _solve_with(
+        self, options: SolveOptions, linearization: Linearization
+    ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
+        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
+            # The backward pass keeps an account of its own.
+            linearization.work = Work()
+            with torch.no_grad(), full_precision(x.device):
+                return self.solve_linear(options, LinearProblem(x, linearization, transposed))
+
+        return solve_at
+
+    def _close(
+        self, problem: NonlinearProblem, options: SolveOptions, w: Tensor
+    ) -> tuple[Sequence[Tensor], Callable[[Tensor, bool, Sequence[Tensor]], Tensor]]:
+        """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
+        closed = ClosedOver(problem.function, w.to(problem.argument_dtype))
+        tau = torch.as_tensor(problem.tau, device=w.device)
+        # Zero in place of no linear part, because everything that goes through the autograd function has to be a tensor.
+        c = problem.function.linear_part
+        c = torch.as_tensor(0.0 if c is None else c, device=w.device)
+
+        def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
+            w, tau, c, *others = tensors
+            function = Function(closed.bind(others), linear_part=c)
+            at = replace(problem, function=function, b=w, tau=tau, work=Work())
+            with torch.no_grad(), full_precision(x.device):
+                return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
+
+        return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
+
+
+@dataclass(frozen=True)
+class ImplicitAdjoint(AttachedAdjoint):
+    """Exact derivatives by the implicit function theorem: with A = I - tau F'(w) and a cotangent g of w,
+
+        A^T u = g,   grad_b = u,   grad_tau = <F(w), u>,   grad_gamma = tau (dF/dgamma)^T u.
+
+    Memory does not depend on the number of iterations: one evaluation of F is stored, as for an explicit layer.
+
+    Arguments:
+        solver: for the linear systems, e.g. `GMRES()`; None lets the forward solver choose: `DenseLU` for few
+            unknowns, with the matrix that Newton has left, and otherwise `GMRES`, after a try with Anderson's method
+            where the forward solver is `Auto`.
+        order: how many derivatives have to be exact. Each costs one more evaluation of F that is stored; a derivative
+            beyond it raises `DerivativeOrderError`.
+        stopping: for the linear systems, which are judged by rtol alone; None takes the rtol of the forward solve.
+        on_failure: "raise", "warn" or "ignore"; None takes that of the forward solve.
+        callback: called with the `Solution` of every backward solve.
+
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks, section on backpropagation.
+    """
+
+    solver: Plan | None = None
+    order: int = 1
+    stopping: StoppingRule | None = None
+    on_failure: str | None = None
+    callback: Callable[[Solution], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
+            raise ValueError(f"order counts the exact derivatives and must be 1 or more, got {self.order!r}.")
+        if self.solver is not None and not isinstance(self.solver, Plan):
+            raise ValueError(f"solver must be a solver such as rs.GMRES(), or None, got {self.solver!r}.")
+        if self.stopping is not None and not isinstance(self.stopping, StoppingRule):
+            raise ValueError(f"stopping must be an rs.Stopping(...), or None, got {self.stopping!r}.")
+        if self.on_failure is not None:
+            check_policy(self.on_failure)
+
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        plan = self.solver or options.solver.linear_plan(system)
+        stopping = self.stopping or options.stopping.for_backward()
+        solution = solve(system, plan, stopping, system.precondition(system.b))
+        if self.callback is not None:
+            self.callback(solution)
+        if not stopping.fixed:
+            report(system, solution, self.on_failure or options.on_failure, options.place)
+        return solution.value
+
+
+@dataclass(frozen=True)
+class NeumannAdjoint(AttachedAdjoint):
+    """Approximates A^{-T} g by the first terms of its Neumann series, u_k = u_{k-1} + P (g - A^T u_{k-1}),
+
+    with u_0 = P g and P the division by 1 - tau c of the field's linear part (the identity without one). It neither
+    checks nor needs convergence; the error falls like the contraction factor to the power `terms`. How large it is on
+    a problem of your own, `rs.gradient_error` tells.
+
+    Reference: Reshniak & Webster, section on fpResNet; Geng et al., On training implicit models, 2021.
+    """
+
+    terms: int = 5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.terms, int) or isinstance(self.terms, bool) or self.terms < 0:
+            raise ValueError(f"terms counts products with the Jacobian and must be 0 or more, got {self.terms!r}.")
+
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        u = system.precondition(system.b)
+        for _ in range(self.terms):
+            u = u + system.precondition(system.defect(u))
+        return u
+
+
+@dataclass(frozen=True)
+class OneStepAdjoint(AttachedAdjoint):
+    """Differentiates the last fixed-point step only, as if A were 1 - tau c: no linear solve at all.
+
+    Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
+    """
+
+    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        return system.precondition(system.b)

@@ -1,0 +1,157 @@
+"""F as the solvers call it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.torch_func import outside_inference
+
+ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Function:
+    """F(w) = call(w, *conditions), with all that is known of it.
+
+    Several stages or layers may be stacked in a sample, W (batch, rows, *shape). Then one and the same f acts on every
+    row, and a matrix mixes the outcomes: F(W)_i = sum_j mix_ij f(W_j). One call of f serves all rows, and the Jacobian
+    of F is known up to that of f, whose rows are short.
+
+    Attributes:
+        call: F, or f where there is a mix. It then takes the rows of all samples, (batch * rows, *shape).
+        conditions: tensors (batch, ...) with a row per sample, or (batch, rows, ...) where there is a mix.
+        rowwise: whether F acts on each sample alone and on all alike, so that it may be called with any number of rows.
+            A plain callable is always called with the whole batch: it may hide tensors with a row per sample.
+        linear_part: c, where F(w) = c w + N(w): a number or a tensor that broadcasts to the shape of one sample.
+        value_and_jacobian: called like `call` where states are vectors, (batch, n), and returns its value and its
+            Jacobian (batch, n, n), with no graph; for functions that know it better than autograd does.
+        mix: (rows, rows), or None.
+        triangular: whether the mix is lower triangular, as for layers that follow each other.
+    """
+
+    call: Callable[..., Tensor]
+    conditions: tuple[Tensor, ...] = ()
+    rowwise: bool = False
+    linear_part: float | Tensor | None = None
+    value_and_jacobian: ValueAndJacobian | None = None
+    mix: Tensor | None = None
+    triangular: bool = False
+
+    def __call__(self, w: Tensor) -> Tensor:
+        if self.mix is None:
+            return self.call(w, *self.conditions)
+        images = self.single_rows(w.flatten(0, 1)).reshape(w.shape)
+        return mixed(self.mix, images)
+
+    @property
+    def single_rows(self) -> "Function":
+        """f on (batch * rows, *shape)."""
+        return replace(self, conditions=tuple(c.flatten(0, 1) for c in self.conditions), mix=None)
+
+    def with_mix(self, mix: Tensor) -> "Function":
+        """The same f, mixed by another matrix."""
+        return replace(self, mix=mix)
+
+    def take(self, rows: Tensor) -> "Function":
+        """The same for the samples `rows` only; needs `rowwise`."""
+        return replace(self, conditions=tuple(c[rows] for c in self.conditions))
+
+    def repeat(self, copies: int) -> "Function":
+        """The same for the batch stacked `copies` times; needs `rowwise`."""
+        return replace(self, conditions=tuple(c.repeat(copies, *(1,) * (c.dim() - 1)) for c in self.conditions))
+
+    def outside_inference(self) -> "Function":
+        """The same with copies in place of tensors made in inference mode, which autograd refuses to save."""
+        copies = [outside_inference(tensor) for tensor in (self.linear_part, self.mix, *self.conditions)]
+        return replace(self, linear_part=copies[0], mix=copies[1], conditions=tuple(copies[2:]))
+
+
+def Rowwise(
+    function: Callable[..., Tensor],
+    *conditions: Tensor,
+    linear_part: float | Tensor | None = None,
+    value_and_jacobian: ValueAndJacobian | None = None,
+) -> Function:
+    """Declares that F acts on each sample alone and on all alike, so that it may be called with any number of rows.
+
+    The solvers may then leave finished samples out of the batch and assemble Jacobians from one call with repeated
+    rows.
+
+    Arguments:
+        function: called as function(w, *conditions).
+        conditions: tensors (batch, ...) with a row per sample (a condition, a time), restricted along with w.
+        linear_part: c, where F(w) = c w + N(w), see `Function`.
+        value_and_jacobian: called like the function where states are vectors, see `Function`.
+    """
+    return Function(function, conditions, True, linear_part, value_and_jacobian)
+
+
+def as_function(F: Any) -> Function:
+    """A user's callable, wrapped where it enters. Its attribute `linear_part` is read if it has one."""
+    if isinstance(F, Function):
+        return F
+    if not callable(F):
+        raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
+    return Function(F, linear_part=getattr(F, "linear_part", None))
+
+
+def mixed(mix: Tensor, rows: Tensor) -> Tensor:
+    """The sums over j of mix_ij rows_j, for rows (batch, rows, *shape)."""
+    return torch.einsum("ij,bj...->bi...", mix.to(rows.dtype), rows)
+
+
+@dataclass(frozen=True)
+class VectorField:
+    """A field F(t, y) as the schemes call it: a callable with what it declares of itself.
+
+    Attributes:
+        call: called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
+        rowwise, linear_part, value_and_jacobian: as for `Function`; the latter is called with (t, y).
+        autonomous: whether F does not depend on t.
+    """
+
+    call: Callable[[Any, Tensor], Tensor]
+    rowwise: bool = False
+    autonomous: bool = False
+    linear_part: float | Tensor | None = None
+    value_and_jacobian: ValueAndJacobian | None = None
+
+    def __call__(self, t: Any, y: Tensor) -> Tensor:
+        return self.call(t, y)
+
+    def at(self, t: float | Tensor) -> Function:
+        """F(t, .), where t may be one time for each sample."""
+        both = self.value_and_jacobian
+        if self.rowwise and isinstance(t, Tensor) and t.dim() > 0:
+            known = None if both is None else lambda w, t: both(t, w)
+            return Function(lambda w, t: self.call(t, w), (t,), True, self.linear_part, known)
+        known = None if both is None else lambda w: both(t, w)
+        return Function(lambda w: self.call(t, w), (), self.rowwise, self.linear_part, known)
+
+    def together(
+        self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False
+    ) -> Function:
+        """W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
+        both = self.value_and_jacobian
+        if self.autonomous:
+            known = None if both is None else lambda w: both(times[0], w)
+            return Function(lambda w: self.call(times[0], w), (), True, None, known, mix, triangular)
+        known = None if both is None else lambda w, t: both(t, w)
+        return Function(lambda w, t: self.call(t, w), (time_columns(times, like),), True, None, known, mix, triangular)
+
+
+def as_vector_field(field: Any) -> VectorField:
+    """A user's field, wrapped where it enters a pass. A plain callable (t, y) declares nothing."""
+    if isinstance(field, VectorField):
+        return field
+    names = ("rowwise", "autonomous", "linear_part", "value_and_jacobian")
+    return VectorField(field, **{name: getattr(field, name) for name in names if hasattr(field, name)})
+
+
+def time_columns(times: Sequence[float | Tensor], like: Tensor) -> Tensor:
+    """The times of all stages of all samples, (batch, stages)."""
+    columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(len(like)) for t in times]
+    return torch.stack(columns, dim=1)

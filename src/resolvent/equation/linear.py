@@ -1,0 +1,105 @@
+"""Linear systems with A = I - tau F'(w): Newton's correction and the backward pass, as problems like any other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.norms import flat, per_sample, rms, unpatterned
+from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_linear_part
+from resolvent.equation.solution import Work
+from resolvent.equation.torch_func import transforming
+
+
+@dataclass(frozen=True)
+class LinearProblem(Problem):
+    """Find u with A u = g, or A^T u = g: the resolvent equation u = g + tau F'(w) u of a linear field.
+
+    Attributes:
+        b: g, (batch, *shape).
+        linearization: A at its point.
+        transposed: whether the system is that of A^T.
+    """
+
+    b: Tensor
+    linearization: Linearization
+    transposed: bool
+
+    linear = True
+
+    @property
+    def precision(self) -> torch.dtype:  # type: ignore[override]
+        return self.linearization.problem.precision
+
+    @property
+    def work(self) -> Work:  # type: ignore[override]
+        return self.linearization.work
+
+    @property
+    def rowwise(self) -> bool:
+        return False
+
+    def take(self, rows: Tensor) -> "LinearProblem":
+        raise AssertionError("the graph of one evaluation serves all samples, and cannot be restricted to some.")
+
+    def apply(self, v: Tensor) -> Tensor:
+        """A v, or A^T v."""
+        return self.linearization.transposed_product(v) if self.transposed else self.linearization.product(v)
+
+    def defect(self, w: Tensor) -> Tensor:
+        if self.transposed:
+            return self.linearization.transposed_defect(self.b, w)
+        return self.b - self.apply(w)
+
+    def defect_by_matrix(self, w: Tensor) -> Tensor:
+        """The defect by a product with the dense matrix, which a direct method has at hand."""
+        matrix = self.linearization.matrix().dense()
+        product = (matrix.mT if self.transposed else matrix) @ flat(w)[:, :, None]
+        return self.b - product.reshape(w.shape)
+
+    def precondition(self, r: Tensor) -> Tensor:
+        problem = self.linearization.problem
+        return divided_by_linear_part(r, problem.tau, problem.function.linear_part)
+
+    def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
+        """The preconditioner for this system: the user's linear map M ~ A^{-1}, transposed if the system is, or the
+        division by 1 - tau c that the field's linear part gives for nothing and that is its own transpose."""
+        if preconditioner is None:
+            return self.precondition
+        return transpose(preconditioner, self.b) if self.transposed else preconditioner
+
+    def norm(self) -> Tensor:
+        """(batch,), a lower estimate of |A| by a few steps of the power method."""
+        v = unpatterned(self.b).expand_as(self.b)
+        largest = torch.zeros_like(rms(v))
+        for _ in range(3):
+            image = self.apply(v)
+            growth = rms(image)
+            largest = torch.maximum(largest, growth)
+            v = image / per_sample(torch.where(growth == 0, 1.0, growth), image)
+        return largest
+
+
+def error_equation(problem: NonlinearProblem, w: Tensor) -> LinearProblem:
+    """A d = r + rounding: d is the error of w, up to higher orders, with the uncertainty that rounding leaves in it.
+
+    The rounding of the residual is some eps |w|, in a direction that is not known.
+    """
+    with torch.no_grad():
+        linearization = Linearization(replace(problem.detach(), last=None), w.detach())
+        r = problem.step_of(linearization.image) - w
+        uncertain = torch.finfo(problem.precision).eps * per_sample(rms(w), w)
+        return LinearProblem((r + uncertain * unpatterned(w)).detach(), linearization, transposed=False)
+
+
+def transpose(linear_map: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:
+    """The transpose of a linear map given as a function."""
+    if transforming():
+        pullback = torch.func.vjp(linear_map, torch.zeros_like(like))[1]
+        return lambda u: pullback(u)[0]
+    with torch.enable_grad():
+        argument = torch.zeros_like(like, requires_grad=True)
+        image = linear_map(argument)
+    return lambda u: torch.autograd.grad(image, argument, u, retain_graph=True)[0]

@@ -1,0 +1,135 @@
+"""The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.evaluation import Evaluation
+from resolvent.equation.function import Function, mixed
+from resolvent.equation.jacobian import from_rows, gradient
+from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
+from resolvent.equation.problem import NonlinearProblem
+from resolvent.equation.torch_func import transforming
+
+
+class Linearization:
+    """A = I - tau F'(w) at a point w, matrix-free, with the matrix made once when asked for.
+
+    Outside of `torch.func` transforms one evaluation of F serves every product: its graph is kept and walked anew
+    (`retain_graph`), which costs one backward pass of F for A^T u and, by differentiating that pass, one more for A v.
+
+    Arguments:
+        problem: of which tau and F are read.
+        w: (batch, *shape), the point.
+        matrix: A, where it is known.
+        evaluation: F at w, where it was made before.
+
+    Attributes:
+        work: counts products.
+    """
+
+    def __init__(
+        self,
+        problem: NonlinearProblem,
+        w: Tensor,
+        matrix: Matrix | None = None,
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        # The right-hand side is another one for every system, and this one is not to be kept.
+        self.problem = replace(problem, b=problem.b.new_empty(0), last=None)
+        self.work = problem.work
+        self._matrix = matrix
+        self._vjp_graph: tuple[Tensor, Tensor] | None = None
+        if transforming():
+            self._point = w.detach()
+            self._image, self._pullback = torch.func.vjp(problem.evaluate, self._point)  # type: ignore[misc]
+        else:
+            self.evaluation = problem.evaluate_with_graph(w) if evaluation is None else evaluation
+
+    @property
+    def image(self) -> Tensor:
+        """F(w), with no graph."""
+        image = self._image if transforming() else self.evaluation.image
+        assert image is not None
+        return image.detach()
+
+    def transposed_product(self, u: Tensor) -> Tensor:
+        """A^T u."""
+        return u - self._pull_back(self.problem.tau * u)
+
+    def transposed_defect(self, g: Tensor, u: Tensor) -> Tensor:
+        """g - A^T u."""
+        tau = self.problem.tau
+        if isinstance(tau, Tensor):
+            return g - self.transposed_product(u)
+        # The peak of memory is inside this product: u is not to be there twice, once as tau u.
+        pulled = self._pull_back(u)
+        return torch.add(g - u, pulled, alpha=tau)
+
+    def _pull_back(self, u: Tensor) -> Tensor:
+        """F'(w)^T u."""
+        self.work.vjps += 1
+        return self._pullback(u)[0] if transforming() else self.evaluation.pull_back(u)
+
+    def product(self, v: Tensor) -> Tensor:
+        """A v."""
+        self.work.jvps += 1
+        if transforming():
+            return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self._point,), (v,))[1]
+        if self._vjp_graph is None:
+            with torch.enable_grad():
+                u = torch.zeros_like(self.evaluation.like, requires_grad=True)
+                self._vjp_graph = u, self.evaluation.pull_back(u, create_graph=True)
+        u, pulled = self._vjp_graph
+        if not pulled.requires_grad:
+            return v
+        return v - self.problem.tau * gradient(pulled, u, v)
+
+    def matrix(self) -> Matrix:
+        """A of every sample."""
+        if self._matrix is None:
+            like = self._point if transforming() else self.evaluation.like
+            self._matrix = Dense(from_rows(self.transposed_product, like))
+        return self._matrix
+
+
+def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:
+    """F(w) and A = I - tau F'(w) of every sample, in one evaluation.
+
+    For a rowwise function the batch is stacked n times and one backward pass gives all rows of the Jacobian at once, n
+    being the size of a single row where the function mixes several; otherwise there is a backward pass for each row.
+    For the few unknowns this is meant for, both are several times faster than `vmap(jacfwd(F))`, whose cost in eager
+    mode is its overhead.
+    """
+    if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
+        return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
+    if transforming() or not problem.rowwise:
+        linearization = Linearization(problem, w)
+        return linearization.image, linearization.matrix()
+    function = problem.function
+    if function.mix is not None:
+        rows, blocks = _value_and_jacobian(problem, function.single_rows, w.flatten(0, 1))
+        image = mixed(function.mix, rows.reshape(w.shape))
+        return image, coupled_matrix(function.mix, blocks, problem.tau, function.triangular)
+    image, jacobian = _value_and_jacobian(problem, function, w)
+    identity = torch.eye(jacobian.shape[1], dtype=w.dtype, device=w.device)
+    if isinstance(problem.tau, Tensor):
+        return image, Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
+    return image, Dense(torch.sub(identity, jacobian, alpha=problem.tau))
+
+
+def _value_and_jacobian(problem: NonlinearProblem, function: Function, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The function at w and its Jacobian, (batch, n, n): the batch is stacked n times for one backward pass."""
+    plain = problem.autocast is None and problem.argument_dtype == w.dtype
+    if function.value_and_jacobian is not None and w.dim() == 2 and plain:
+        problem.work.evaluations += 1
+        return function.value_and_jacobian(w, *function.conditions)
+    batch, size = w.shape[0], w.shape[1:].numel()
+    stacked = w.detach().repeat(size, *(1,) * (w.dim() - 1)).requires_grad_()
+    with torch.enable_grad():
+        image = problem.evaluate(stacked, function.repeat(size))
+    problem.work.vjps += 1
+    selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+    rows = gradient(image, stacked, selected.reshape(stacked.shape), retain_graph=False)
+    return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)

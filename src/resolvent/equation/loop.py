@@ -1,0 +1,216 @@
+"""The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.linear import LinearProblem, error_equation
+from resolvent.equation.matrix import Matrix
+from resolvent.equation.norms import per_sample, rms, select
+from resolvent.equation.problem import NonlinearProblem, Problem
+from resolvent.equation.solution import Solution, Status
+from resolvent.equation.solver import Attempt, Plan, Solver, State
+from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.torch_func import all_true, any_true, transforming
+
+Checks = Callable[[int], bool]
+# Stalling is not tested in the first steps: most solves end sooner.
+_STEPS_BEFORE_STALLING = 4
+# Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
+_MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
+# On a device it is asked at most checks whether all samples converged, and every so often whether some gave up.
+_RARELY = 4
+# Far from home: the accuracy of the estimated error and the most steps for it, and the largest error beside the value.
+_ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
+# The residual that rounding leaves in a linear system is about so many roundings of its terms.
+_ROUNDINGS = 4.0
+# How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
+_CONFIRMATIONS = 5
+
+
+def take(state: Any, rows: Tensor) -> Any:
+    """The rows of every tensor in a (nested) record, list or tuple."""
+    if isinstance(state, Tensor):
+        return state[rows]
+    if isinstance(state, Matrix):
+        return state.take(rows)
+    if isinstance(state, list | tuple):
+        return type(state)(take(item, rows) for item in state)
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        items = {f.name: take(getattr(state, f.name), rows) for f in dataclasses.fields(state)}
+        return dataclasses.replace(state, **items)
+    return state
+
+
+def _put(into: Progress, rows: Tensor, part: Progress) -> None:
+    for f in dataclasses.fields(Progress):
+        if isinstance(whole := getattr(into, f.name), Tensor):
+            setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
+
+
+def _run(
+    problem: Problem,
+    solver: Solver,
+    convergence: Convergence,
+    checks: Checks,
+    state: Any,
+    progress: Progress,
+    span: range,
+) -> Any:
+    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
+    near = progress.value.device.type == "cpu"
+    large = progress.value.numel() >= (_MIN_SIZE_TO_COMPACT if near else _MIN_SIZE_TO_COMPACT_ON_DEVICE)
+    may_compact = large and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    for step in span:
+        if progress.finished:
+            break
+        running = progress.running
+        if step > 0 and may_compact and checks(step):
+            rows = running.nonzero().squeeze(1)
+            if 2 * len(rows) <= len(running):
+                part = take(progress, rows)
+                rest = range(step, span.stop)
+                _run(problem.take(rows), solver, convergence, checks, take(state, rows), part, rest)
+                _put(progress, rows, part)
+                return None
+        state = solver.step(problem, state, running)
+        check = checks(step + 1)
+        rare = (step + 1) % _RARELY == 0
+        convergence.update(progress, state, running, check and (near or not rare))
+        if not progress.finished and step >= _STEPS_BEFORE_STALLING:
+            convergence.give_up_stalled(progress)
+        if not progress.finished and check and (near or rare):
+            progress.check()
+    return state
+
+
+def iterate(
+    problem: Problem,
+    attempt: Attempt,
+    stopping: StoppingRule,
+    w: Tensor,
+    active: Tensor | None = None,
+    rtol: Tensor | None = None,
+    before: State | None = None,
+    home: Tensor | None = None,
+) -> tuple[Progress, State | None]:
+    """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
+
+    `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
+    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `home` is that of the
+    attempt before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of
+    the whole batch.
+    """
+    solver = attempt.solver
+    convergence = Convergence(problem, solver, stopping, rtol)
+    checks = stopping.checks(w.device)
+    span = range(stopping.limit or attempt.max_steps or solver.max_steps)
+    state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
+    first = state.norm
+    progress = convergence.begin(problem, state, active, checks(0), home)
+    state = _run(problem, solver, convergence, checks, state, progress, span)
+    convergence.end(progress)
+    if stopping.fixed:
+        return progress, state
+    if solver.estimates and rtol is None:
+        _confirm(problem, solver, convergence, checks, progress, span)
+    if isinstance(problem, NonlinearProblem) and not progress.unanimous and any_true(progress.far):
+        _send_home(problem, solver, progress, w, first)
+    if isinstance(problem, LinearProblem) and rtol is None and not progress.all_converged:
+        _accept_rounding(problem, progress)
+    return progress, state
+
+
+def _send_home(problem: NonlinearProblem, solver: Solver, progress: Progress, w: Tensor, first: Tensor) -> None:
+    """Far from home a sample has converged only if the error that follows from its residual is small beside it. The
+    others have diverged, and are put back to where they began: at w, with the residuals `first`."""
+    far = progress.far
+    system = error_equation(problem, progress.value)
+    with torch.no_grad():
+        tolerance = torch.full_like(progress.residual, _ROUGHLY)
+        linear, start = solver.linear_plan(system).attempts(system)[-1], torch.zeros_like(progress.value)
+        error, _ = iterate(system, linear, Stopping(max_steps=_MOST_STEPS), start, active=far, rtol=tolerance)
+        known = rms(system.defect(error.value)) <= 2 * _ROUGHLY * rms(system.b)
+        lost = far & ~(known & (rms(error.value) <= _LARGEST_ERROR * rms(progress.value)))
+    progress.value = select(~lost, progress.value, w)
+    progress.residual = torch.where(lost, first, progress.residual)
+    progress.status = progress.status.masked_fill(lost, Status.DIVERGED.value)
+    progress.check()
+
+
+def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
+    """No method gets below the rounding of the terms, eps (|A| |u| + |g|): whoever stopped there has converged."""
+    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
+    stopped = (progress.status == Status.STALLED.value) | (progress.status == Status.MAX_STEPS.value)
+    progress.status = torch.where(stopped & (progress.residual <= floor), Status.CONVERGED.value, progress.status)
+    progress.check()
+
+
+def _confirm(
+    problem: Problem, solver: Solver, convergence: Convergence, checks: Checks, progress: Progress, span: range
+) -> None:
+    """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
+    for attempt in range(_CONFIRMATIONS):
+        progress.residual = rms(problem.defect(progress.value))
+        promised = progress.status == Status.CONVERGED
+        measured = State(w=progress.value, norm=progress.residual)
+        wrong = promised & ~(progress.residual <= convergence.tolerance(progress, measured))
+        if not any_true(wrong):
+            progress.all_converged = progress.all_converged or all_true(promised)
+            return
+        progress.all_converged = False
+        if attempt == _CONFIRMATIONS - 1:
+            progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
+            return
+        state = solver.init(problem, progress.value)
+        again = convergence.begin(problem, state, wrong, check=False)
+        _run(problem, solver, convergence, checks, state, again, span)
+        convergence.end(again)
+        progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
+        progress.status = torch.where(wrong, again.status, progress.status)
+        progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
+
+
+def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
+    """Runs a plan: every attempt takes the samples that the ones before it did not solve."""
+    attempts = plan.attempts(problem)
+    done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
+    index, used = torch.zeros_like(done.steps), 1
+    all_converged = done.all_converged
+    for number, fallback in enumerate(attempts[1:], start=1):
+        if all_converged or stopping.fixed:
+            break
+        unsolved = done.status != Status.CONVERGED.value
+        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, home=done.home)
+        state, used = None, number + 1
+        done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
+        done.residual = torch.where(unsolved, more.residual, done.residual)
+        done.status = torch.where(unsolved, more.status, done.status)
+        done.steps = done.steps + torch.where(unsolved, more.steps, 0)
+        index = index.masked_fill(unsolved, number)
+        all_converged = more.all_converged
+    return Solution(
+        value=done.value,
+        status=done.status,
+        residual=done.residual,
+        steps=done.steps,
+        solver_index=index,
+        solvers=tuple(attempt.solver for attempt in attempts[:used]),
+        work=problem.work,
+        all_converged=all_converged,
+        matrix=None if state is None else state.matrix,
+        state=state if attempts[0].solver.learns and not transforming() else None,
+    )
+
+
+def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:
+    """The state to resume from, if it is one of this solver and of a batch like this one."""
+    if reuse is None or reuse.state is None or transforming() or type(reuse.solvers[0]) is not type(solver):
+        return None
+    old = reuse.state.w
+    same = old.shape == w.shape and old.dtype == w.dtype and old.device == w.device
+    return reuse.state if same else None

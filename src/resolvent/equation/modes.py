@@ -1,0 +1,82 @@
+"""The modes of PyTorch a function may be called in: inference mode, autocast, `torch.func` transforms."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.function import Function
+from resolvent.equation.problem import full_precision
+from resolvent.equation.torch_func import ClosedOver, outside_inference, transforming
+from resolvent.errors import ResolventError
+
+Call = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def derivatives_allowed(device: torch.device) -> Iterator[None]:
+    """Leaves inference mode, where autograd records nothing, and autocast, which would round the algebra.
+
+    Whether autograd records stays as it was.
+    """
+    if not torch.is_inference_mode_enabled():
+        with full_precision(device):
+            yield
+        return
+    with torch.inference_mode(False), torch.no_grad(), full_precision(device):
+        yield
+
+
+def without_inference_tensors(function: Call) -> Call:
+    """The function with copies of the inference tensors that it closes over, such as the weights of a module that was
+    made in inference mode: autograd refuses to save them. To be called outside inference mode.
+    """
+    if isinstance(function, Function):
+        copy = function.outside_inference()
+        return replace(copy, call=_retrying(copy.call))
+    return _retrying(function)
+
+
+def _retrying(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function of x and conditions; inference tensors are looked for only when it has failed because of them."""
+    bound: list[Call] = []
+
+    def call(x: Tensor, *conditions: Tensor) -> Tensor:
+        if bound:
+            return bound[0](x)
+        try:
+            return function(x, *conditions)
+        except RuntimeError as error:
+            # torch says it in several ways; hence the tensors are asked, not the message.
+            if isinstance(error, ResolventError):
+                raise
+            closed = ClosedOver(lambda w: function(w, *conditions), x.detach())
+            if not any(tensor.is_inference() for tensor in closed.tensors):
+                raise
+        found = closed.bind([outside_inference(tensor) for tensor in closed.tensors])
+        if not conditions:  # The next call may come with other ones.
+            bound.append(found)
+        return found(x)
+
+    return call
+
+
+def refuse_transforms(name: str) -> None:
+    """Raises if a `torch.func` transform is running, for functions that return Python numbers or records of them."""
+    if transforming():
+        raise ValueError(f"{name} {_OUTSIDE}")
+
+
+def as_number(value: Tensor, name: str) -> float:
+    """The value as a Python number; raises inside vmap if it is another one for each copy."""
+    try:
+        return float(value)
+    except RuntimeError as error:
+        if transforming():
+            raise ValueError(f"{name} {_OUTSIDE}") from error
+        raise
+
+
+_OUTSIDE = "cannot run inside torch.func transforms such as vmap: call it outside."

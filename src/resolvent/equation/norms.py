@@ -1,0 +1,57 @@
+"""Norms, products and shapes of samples: every function treats each row of a batch (batch, *shape) alone."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.torch_func import transforming
+
+# Below this many numbers `where` is cheaper than testing `all()`.
+_MIN_SIZE_TO_TEST = 1 << 12
+
+
+def flat(x: Tensor) -> Tensor:
+    """(batch, *shape) to (batch, n)."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+def length(x: Tensor) -> Tensor:
+    """The l2 norm of each sample: (batch, *shape) to (batch,)."""
+    return torch.linalg.vector_norm(flat(x), dim=1)
+
+
+def rms(x: Tensor) -> Tensor:
+    """The root mean square of each sample: (batch, *shape) to (batch,)."""
+    return length(x) / math.sqrt(math.prod(x.shape[1:]))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product of each sample: (batch,)."""
+    return flat(x * y).sum(1)
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """(batch,) values, shaped to multiply (batch, *shape)."""
+    return values.reshape(-1, *(1,) * (like.dim() - 1))
+
+
+def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """`yes` for the samples (batch,) that are chosen, else `no`.
+
+    Mostly all samples agree. Where it is cheaper to test that than to copy them, one of the two is returned.
+    """
+    if yes.numel() >= _MIN_SIZE_TO_TEST and yes.device.type == "cpu" and not transforming():
+        if bool(chosen.all()):
+            return yes
+        if not bool(chosen.any()):
+            return no
+    return torch.where(per_sample(chosen, yes), yes, no)
+
+
+def unpatterned(like: Tensor) -> Tensor:
+    """A fixed vector (1, *shape) of unit root mean square that no structure of a state or a matrix is likely to favour:
+    the cosines of equidistributed phases."""
+    shape = like.shape[1:]
+    phases = torch.arange(shape.numel(), dtype=torch.float64, device=like.device) * 2.399963229728653
+    return (2**0.5 * phases.cos()).to(like.dtype).reshape(1, *shape)

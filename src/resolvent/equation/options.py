@@ -1,0 +1,86 @@
+"""The choices that all solves of a pass share."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.failure import check_policy
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import StoppingRule
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a network an equation stands, for messages.
+
+    Attributes:
+        layer, count: the number of the layer, from 0, and how many there are.
+        t: the time at its start.
+    """
+
+    layer: int
+    count: int
+    t: float | Tensor
+
+    def __str__(self) -> str:
+        times = torch.as_tensor(self.t).detach().flatten()
+        t = f"{times[0].item():.4g}" if len(times) == 1 else f"{times.min().item():.4g} to {times.max().item():.4g}"
+        return f"layer {self.layer + 1} of {self.count} (t = {t})"
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How an equation is solved, differentiated, and what happens where that fails.
+
+    Attributes:
+        solver: a solver, or a plan of several.
+        stopping: the tolerance.
+        adjoint: an `Adjoint`.
+        on_failure: "raise", "warn" or "ignore".
+        place: where the equation stands, for messages; None where it stands alone.
+    """
+
+    solver: Plan
+    stopping: StoppingRule
+    adjoint: Any
+    on_failure: str
+    place: Place | None = None
+
+    def __post_init__(self) -> None:
+        check_policy(self.on_failure)
+        if self.stopping.fixed and self.on_failure != "ignore":
+            raise ValueError(
+                f"rs.FixedSteps(...) never checks whether samples have converged, and cannot {self.on_failure}: take "
+                'on_failure="ignore", and read the status of the solution.'
+            )
+
+    def tightened(self, amplification: float, b: Tensor) -> "SolveOptions":
+        """The options for a stage whose error the step multiplies by `amplification`.
+
+        What the user asks for then holds for the equation of the step, not only for the one inside it.
+        """
+        if amplification <= 1:
+            return self
+        precision = precision_of(b)
+        return dataclasses.replace(self, stopping=self.stopping.tightened(amplification, precision))
+
+
+def precision_of(b: Tensor) -> torch.dtype:
+    """What F computes in for arguments like b: the dtype of autocast where it is on. It leaves float64 alone."""
+    if torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64:
+        return torch.get_autocast_dtype(b.device.type)
+    return b.dtype
+
+
+def expect(value: T | None, kind: type[T], default: T, name: str, example: str) -> T:
+    """The value, or the default where it is None; refuses what is of another kind."""
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be an object such as {example}, or None, got {value!r}.")
+    return value

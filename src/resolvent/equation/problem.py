@@ -1,0 +1,162 @@
+"""The equation to solve, w = b + tau F(w), as the solvers see it."""
+
+import math
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.evaluation import Evaluation, LastEvaluation
+from resolvent.equation.function import Function
+from resolvent.equation.solution import Work
+from resolvent.equation.torch_func import transforming
+
+
+class Problem(ABC):
+    """Find w with w = b + tau F(w), for every sample of a batch.
+
+    Attributes:
+        b: (batch, *shape), in at least single precision: solver states and residuals are kept in it even where F
+            runs in half precision.
+        precision: what F computes in, which bounds the residual that can be asked for.
+        work: counts evaluations of F and products with its derivative.
+    """
+
+    b: Tensor
+    precision: torch.dtype
+    work: Work
+
+    linear: ClassVar[bool]
+    """Whether F is linear, as in the backward pass."""
+
+    @property
+    def size(self) -> int:
+        """The number of unknowns of one sample."""
+        return math.prod(self.b.shape[1:])
+
+    @property
+    @abstractmethod
+    def rowwise(self) -> bool:
+        """Whether `take` may be called."""
+
+    @abstractmethod
+    def take(self, rows: Tensor) -> "Problem":
+        """The problem of the samples `rows` alone."""
+
+    @abstractmethod
+    def defect(self, w: Tensor) -> Tensor:
+        """b + tau F(w) - w, which vanishes at the solution."""
+
+    @abstractmethod
+    def precondition(self, r: Tensor) -> Tensor:
+        """r / (1 - tau c), where F(w) = c w + N(w) declares its linear part, else r itself.
+
+        The fixed-point step w + precondition(defect(w)) is then the linearly implicit one,
+        (b + tau N(w)) / (1 - tau c).
+        """
+
+
+@dataclass(frozen=True)
+class NonlinearProblem(Problem):
+    """The equation of a layer.
+
+    Attributes:
+        function: F.
+        tau: a number, or a tensor that multiplies (batch, *shape).
+        argument_dtype: what F is called with.
+        autocast: the dtype that autocast gives F; None where it is off. The solvers never run under autocast.
+        last: keeps the graph of the last evaluation, where one is given.
+    """
+
+    function: Function
+    b: Tensor
+    tau: float | Tensor
+    argument_dtype: torch.dtype
+    precision: torch.dtype
+    autocast: torch.dtype | None = None
+    work: Work = field(default_factory=Work)
+    last: LastEvaluation | None = None
+
+    linear = False
+
+    @property
+    def rowwise(self) -> bool:
+        return self.function.rowwise
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether b or tau does."""
+        return self.b.requires_grad or (isinstance(self.tau, Tensor) and self.tau.requires_grad)
+
+    def detach(self) -> "NonlinearProblem":
+        tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
+        return replace(self, b=self.b.detach(), tau=tau)
+
+    def take(self, rows: Tensor) -> "NonlinearProblem":
+        tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
+        return replace(self, function=self.function.take(rows), b=self.b[rows], tau=tau)
+
+    def evaluate(self, w: Tensor, function: Function | None = None) -> Tensor:
+        """F(w), in the dtype of w; or another form of F, such as that for repeated rows."""
+        self.work.evaluations += 1
+        if function is None and self.last is not None and not (torch.is_grad_enabled() or transforming()):
+            return self.last.record(self._call, w)
+        return self._call(w, function)
+
+    def evaluate_with_graph(self, w: Tensor) -> Evaluation:
+        """F(w) with its graph, whether or not autograd is recording."""
+        self.work.evaluations += 1
+        return Evaluation(self._call, w)
+
+    def _call(self, w: Tensor, function: Function | None = None) -> Tensor:
+        F = self.function if function is None else function
+        if self.autocast is None:
+            y = F(w.to(self.argument_dtype))
+        else:
+            with torch.autocast(w.device.type, dtype=self.autocast):
+                y = F(w.to(self.argument_dtype))
+        if not isinstance(y, Tensor) or y.shape != w.shape:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
+        if y.dtype == w.dtype:
+            return y
+        # Under autocast every operation has a dtype of its own, and the last one decides.
+        if y.dtype != self.argument_dtype and not (self.autocast is not None and y.is_floating_point()):
+            raise ValueError(
+                f"F must keep the dtype of its argument: it took {self.argument_dtype} and gave {y.dtype}. "
+                "Convert its parameters, or b, so that they agree."
+            )
+        return y.to(w.dtype)
+
+    def defect(self, w: Tensor) -> Tensor:
+        return self.step_of(self.evaluate(w)) - w
+
+    def step_of(self, image: Tensor) -> Tensor:
+        """b + tau F(w), where F(w) is known."""
+        if isinstance(self.tau, Tensor):
+            return self.b + self.tau * image
+        return torch.add(self.b, image, alpha=self.tau)
+
+    def precondition(self, r: Tensor) -> Tensor:
+        return divided_by_linear_part(r, self.tau, self.function.linear_part)
+
+
+def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | None) -> Tensor:
+    """r / (1 - tau c); r itself where there is no c, or beyond the pole tau c = 1, where the division would point the
+    wrong way."""
+    if c is None:
+        return r
+    product = tau * c
+    if not isinstance(product, Tensor):
+        return r / (1 - product) if product < 1 else r
+    return r / torch.where(product < 1, 1 - product, 1.0).detach()
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Turns autocast off, where it is on: residuals and solver states are not to be rounded to half precision."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -1,0 +1,429 @@
+"""An example of a call for every public name, found by walking the names of the library.
+
+A name of a known kind (a solver, an adjoint, a memory policy, a scheme) gets its example by its kind. Everything else
+that can be called needs an entry here, or several: "name: what is special about it". `examples()` raises for a public
+name that has none.
+"""
+
+import enum
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent import analysis, estimators, fields, models, plotting, regularizers, schemes, spectral
+from resolvent.blocks.memory import Memory
+from resolvent.schemes import tableaux
+from resolvent.solvers.linear import LinearSolver
+
+mpl.use("Agg")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A call with one tensor.
+
+    Attributes:
+        build: makes all that does not depend on the tensor, and returns the function to call with it.
+        shape: of the tensor.
+    """
+
+    build: Callable[[], Callable[[Tensor], Any]]
+    shape: tuple[int, ...] = (3, 4)
+
+
+IMAGES = (2, 2, 4, 4)
+# More unknowns than a Jacobian is formed for.
+WIDE = (2, 260)
+
+
+def wide(t: float, y: Tensor) -> Tensor:
+    rates = torch.linspace(-1, 1, WIDE[1], dtype=y.dtype) ** 3
+    return rates * torch.sin(y) + 0.1 * y.roll(1, dims=1)
+
+
+def mlp() -> rs.fields.MLP:
+    return fields.MLP(4, 6, 1, activation=nn.Tanh())
+
+
+def stopping() -> rs.Stopping:
+    """Sharp where nothing is rounded: what is compared shall differ by rounding alone."""
+    return (
+        rs.Stopping(rtol=1e-12, atol=1e-13) if torch.get_default_dtype() == torch.float64 else rs.Stopping(5e-3, 1e-3)
+    )
+
+
+def block(field: Any = None, **options: Any) -> rs.ThetaBlock:
+    return rs.ThetaBlock(field or mlp(), num_steps=3, horizon=0.6, stopping=stopping(), **options)
+
+
+def passes(layers: rs.Block) -> Callable[[Tensor], Any]:
+    """All that a block can be asked for."""
+    return lambda x: (layers(x), layers.trajectory(x).states, layers.interpolate(x, [0.05, 0.3]))
+
+
+def solve(b: Tensor, function: Callable[[Tensor], Tensor], tau: float = 0.4, **options: Any) -> Tensor:
+    return rs.resolve(function, b, tau, stopping=stopping(), **options).value
+
+
+def solving(**options: Any) -> Example:
+    """A solve with the options of `resolve`."""
+    return Example(lambda: partial(solve, function=nn.Sequential(nn.Linear(4, 4), nn.Tanh()), **options))
+
+
+def stepping(scheme: rs.schemes.Scheme) -> Example:
+    """A block of two steps of a scheme, through a field of two halves, which every scheme takes."""
+
+    def build() -> Callable[[Tensor], Tensor]:
+        field = fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3))
+        return rs.Block(field, scheme, num_steps=4, horizon=0.4, stopping=stopping())
+
+    return Example(build)
+
+
+def field_example(make: Callable[[], rs.fields.Field], shape: tuple[int, ...] = (3, 4)) -> Example:
+    """A field evaluated at one time and at a time for each sample, and a block of it."""
+
+    def build() -> Callable[[Tensor], Any]:
+        field = make()
+        layers = block(field)
+        return lambda y: (field(0.1, y), field(torch.linspace(0.0, 0.5, len(y), dtype=y.dtype), y), layers(y))
+
+    return Example(build, shape)
+
+
+def classifier() -> nn.Module:
+    field = fields.Bounded(fields.MLP(4, 6, 1, activation=nn.ReLU(), bound=1.0), -2.0, 0.5)
+    return nn.Sequential(block(field), nn.Linear(4, 3)).eval()
+
+
+def resnet() -> nn.Module:
+    return models.implicit_resnet18(
+        channels=1, num_classes=3, input_shape=(1, 8, 8), architecture="authors", stopping=stopping()
+    )
+
+
+def penalised(penalty: Callable[[Any, rs.Trajectory], Any]) -> Example:
+    """A penalty of the trajectory of a block."""
+
+    def build() -> Callable[[Tensor], Any]:
+        layers = block(fields.Piecewise([mlp(), mlp()], 0.6))
+        return lambda x: penalty(layers.field, layers.trajectory(x))
+
+    return Example(build)
+
+
+def with_weight(weight: Tensor, layer: nn.Linear) -> nn.Linear:
+    """The layer with another weight, whatever kind of tensor that is."""
+    layer._parameters.pop("weight", None)
+    layer.weight = weight
+    return layer
+
+
+def of_scheme(function: Callable[..., Any], scheme: Any = schemes.BDF2) -> Example:
+    """A function of a scheme alone."""
+    return Example(lambda: lambda x: function(scheme))
+
+
+def jacobian(x: Tensor, layer: nn.Module) -> tuple[Tensor, ...]:
+    J = analysis.Jacobian(lambda y: torch.tanh(layer(y)), x)
+    return J.product(x), J.transposed_product(torch.ones_like(J.value)), J.matrix()
+
+
+def diagnosis(x: Tensor, layers: rs.Block) -> Any:
+    found = analysis.diagnose(layers, x)
+    numbers = [(n.field_norm, n.abscissa, n.growth, n.pole_distance, n.lipschitz, n.failed) for n in found.layers]
+    return numbers, found.lipschitz, len(found.advice)
+
+
+def loaded_spectrum(x: Tensor) -> Tensor:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spectrum.pt"
+        analysis.Spectrum(torch.ones(3, dtype=torch.complex128), 0.5).save(path)
+        return analysis.load_spectrum(path).eigenvalues
+
+
+def initialised(x: Tensor, layer: nn.Linear) -> Tensor:
+    fields.initialise([layer], "xavier_unit")
+    return layer(x)
+
+
+def drawn(draw: Callable[[Tensor], Any]) -> Example:
+    """The numbers in a figure: the points of its lines and markers."""
+
+    def call(x: Tensor) -> Any:
+        axes = draw(x)
+        numbers = [line.get_xydata() for ax in (axes if isinstance(axes, tuple) else (axes,)) for line in ax.lines]
+        numbers += [c.get_offsets() for c in getattr(axes, "collections", ()) if len(c.get_offsets()) > 1]
+        plt.close("all")
+        return [torch.tensor(n) for n in numbers]
+
+    return Example(lambda: call)
+
+
+def saved(x: Tensor) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        ax = plotting.training_curves({"loss": [2.0, 1.0]})
+        files = plotting.save(ax, Path(folder) / "curve")
+        plt.close("all")
+        return all(file.is_file() for file in files)
+
+
+def styled(x: Tensor) -> float:
+    with plotting.paper_style():
+        return float(mpl.rcParams["axes.linewidth"])
+
+
+EXAMPLES: dict[str, Example] = {
+    "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
+    "Block": stepping(schemes.Theta(0.5)),
+    "Halves": field_example(
+        lambda: rs.Halves(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
+    ),
+    "Rowwise": Example(
+        lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())
+    ),
+    "ThetaBlock": Example(lambda: passes(block())),
+    "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),
+    "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
+    "gradient_error": Example(
+        lambda: partial(rs.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
+    ),
+    "make_implicit": Example(
+        lambda: partial(
+            lambda x, model: rs.make_implicit(model, kind="branch", predicate=lambda n, _: n == "0")(x),
+            model=nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
+        )
+    ),
+    "push": Example(lambda: partial(lambda x, model: rs.push(model, x, x.cos())[:2], model=classifier())),
+    "push: by forward mode": Example(
+        lambda: partial(lambda x, model: rs.push(model, x, x.cos())[:2], model=block(form="trapezoid"))
+    ),
+    "resolve": solving(),
+    "resolve: tensors for tau and the first guess": Example(
+        lambda: partial(
+            lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos()),
+            F=nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
+        )
+    ),
+    "analysis.Jacobian": Example(lambda: partial(jacobian, layer=nn.Linear(4, 5))),
+    "analysis.amplification": Example(lambda: partial(analysis.amplification, schemes.BDF2)),
+    "analysis.certified_radius": Example(lambda: partial(analysis.certified_radius, classifier(), lipschitz=2.0)),
+    "analysis.certified_radius: by its own bound": Example(lambda: partial(analysis.certified_radius, classifier())),
+    "analysis.contractive_radius": of_scheme(analysis.contractive_radius),
+    "analysis.diagnose": Example(lambda: partial(diagnosis, layers=block())),
+    "analysis.extreme_eigenvalues": Example(
+        lambda: lambda x: analysis.extreme_eigenvalues(lambda v: v * x.square(), torch.ones_like(x)).real
+    ),
+    "analysis.is_stable": Example(lambda: partial(analysis.is_stable, schemes.BDF2)),
+    "analysis.jacobian_spectrum": Example(
+        lambda: partial(lambda x, F: analysis.jacobian_spectrum(F, 0.0, x).abs(), F=mlp())
+    ),
+    "analysis.jacobian_spectrum: by products": Example(
+        lambda: lambda x: analysis.jacobian_spectrum(wide, 0.0, x, count=2).abs(), WIDE
+    ),
+    "analysis.jacobian_spectrum: along a trajectory": Example(
+        lambda: partial(
+            lambda x, F: analysis.jacobian_spectrum(F, x.new_tensor([0.0, 0.1]), torch.stack([x, x.cos()])).abs(),
+            F=mlp(),
+        )
+    ),
+    "analysis.linear_form": of_scheme(lambda scheme: analysis.linear_form(scheme).matrix(-1.0)),
+    "analysis.lipschitz_bound": Example(lambda: partial(lambda x, m: analysis.lipschitz_bound(m), m=classifier())),
+    "analysis.load_spectrum": Example(lambda: loaded_spectrum),
+    "analysis.local_lipschitz": Example(lambda: partial(analysis.local_lipschitz, block())),
+    "analysis.local_lipschitz: any function": Example(lambda: partial(analysis.local_lipschitz, nn.Linear(4, 3))),
+    "analysis.multistep_roots": Example(
+        lambda: lambda z: analysis.multistep_roots(schemes.BDF2.alpha, schemes.BDF2.beta, z).abs()
+    ),
+    "analysis.numerical_range": Example(lambda: partial(analysis.numerical_range, mlp(), 0.0)),
+    "analysis.numerical_range: by products": Example(
+        lambda: partial(analysis.numerical_range, wide, 0.0, num_angles=4), WIDE
+    ),
+    "analysis.one_sided_lipschitz: by products": Example(
+        lambda: partial(analysis.one_sided_lipschitz, wide, 0.0), WIDE
+    ),
+    "analysis.one_sided_lipschitz": Example(lambda: partial(analysis.one_sided_lipschitz, mlp(), 0.0)),
+    "analysis.oscillator_eigenvalues": of_scheme(
+        lambda scheme: analysis.oscillator_eigenvalues(scheme, 0.1, 2.0), schemes.VERLET
+    ),
+    "analysis.oscillator_matrix": of_scheme(
+        lambda scheme: analysis.oscillator_matrix(scheme, 0.1, 2.0), schemes.VERLET
+    ),
+    "analysis.runge_kutta_stability": Example(
+        lambda: partial(analysis.runge_kutta_stability, tableaux.RADAU3.A, tableaux.RADAU3.b)
+    ),
+    "analysis.scheme_facts": of_scheme(analysis.scheme_facts),
+    "analysis.scheme_order": of_scheme(analysis.scheme_order),
+    "analysis.stability_interval": of_scheme(analysis.stability_interval, schemes.VERLET),
+    "analysis.stability_matrix": Example(lambda: partial(analysis.stability_matrix, schemes.BDF2)),
+    "analysis.theta_lipschitz": Example(lambda: lambda x: analysis.theta_lipschitz(spectral.Disc(-1.0, 0.5), 0.5, 0.1)),
+    "analysis.theta_stability": Example(lambda: lambda x: analysis.theta_stability(x.sigmoid(), -x.square())),
+    "analysis.theta_stability_inverse": Example(
+        lambda: lambda x: analysis.theta_stability_inverse(x.sigmoid(), 2 + x.square())
+    ),
+    "estimators.diagonal": Example(lambda: partial(estimators.diagonal, mlp(), 0.0)),
+    "estimators.frobenius": Example(lambda: partial(estimators.frobenius, mlp(), 0.0)),
+    "estimators.rank_generator": Example(
+        lambda: lambda x: torch.rand(2, generator=estimators.rank_generator(0), dtype=torch.float64)
+    ),
+    "estimators.trace": Example(lambda: partial(estimators.trace, mlp(), 0.0, probes=6, hutchpp=True)),
+    "estimators.trace: of a function of the state": Example(lambda: partial(estimators.trace, nn.Linear(4, 4), None)),
+    "estimators.trace_and_frobenius": Example(lambda: partial(estimators.trace_and_frobenius, mlp(), 0.0, exact=True)),
+    "fields.Autonomous": field_example(lambda: fields.Autonomous(nn.Linear(4, 4), linear_part=-0.1)),
+    "fields.Bounded": field_example(lambda: fields.Bounded(fields.MLP(4, 6, 1, bound=1.0), -3.0, 0.5)),
+    "fields.Conv": field_example(lambda: fields.Conv(2, 2, size=(4, 4), activation=nn.Tanh()), IMAGES),
+    "fields.ConvexGradient": Example(
+        lambda: fields.ConvexGradient(nn.Linear(4, 5), nn.Tanh(), None, 1.0, None, False, 1)
+    ),
+    "fields.GradientFlow": field_example(lambda: fields.GradientFlow(nn.Linear(4, 5), bound=1.0)),
+    "fields.GradientFlow: a convolution that pads by reflection": field_example(
+        lambda: fields.GradientFlow(
+            nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), input_shape=IMAGES[1:], bound=1.0
+        ),
+        IMAGES,
+    ),
+    "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
+    "fields.MLP": field_example(mlp),
+    "fields.Piecewise": field_example(lambda: fields.Piecewise([mlp(), mlp()], 0.6)),
+    "fields.Sin": Example(fields.Sin),
+    "fields.initialise": Example(lambda: partial(initialised, layer=nn.Linear(4, 4))),
+    "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
+    "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
+    "models.ImplicitResNet": Example(
+        lambda: partial(lambda x, m: (m(x), m.passage(x).logits), m=resnet()), (2, 1, 8, 8)
+    ),
+    "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), (2, 1, 8, 8)),
+    "plotting.paper_style": Example(lambda: styled),
+    "plotting.phase_diagram": drawn(lambda x: plotting.phase_diagram(schemes.VERLET)),
+    "plotting.phase_diagrams": drawn(lambda x: plotting.phase_diagrams()),
+    "plotting.save": Example(lambda: saved),
+    "plotting.spectrum": drawn(lambda x: plotting.spectrum(torch.complex(x, x), schemes.BDF2, resolution=21)),
+    "plotting.stability_region": drawn(lambda x: plotting.stability_region(schemes.BDF2, resolution=21)),
+    "plotting.theta_regions": drawn(lambda x: plotting.theta_regions(resolution=21)),
+    "plotting.training_curves": drawn(lambda x: plotting.training_curves({"loss": x.square()})),
+    "plotting.vector_field": drawn(
+        lambda x: plotting.vector_field(lambda t, y: -y, arrows=3, trajectories=x.reshape(3, 2, 2))
+    ),
+    "regularizers.DiagonalPenalty": penalised(regularizers.DiagonalPenalty()),
+    "regularizers.KineticEnergy": penalised(regularizers.KineticEnergy()),
+    "regularizers.Sensitivity": Example(
+        lambda: partial(lambda x, m: regularizers.Sensitivity(1.0, "softmax")(m, x)[:2], m=classifier())
+    ),
+    "regularizers.TotalDerivative": penalised(regularizers.TotalDerivative()),
+    "regularizers.TrajectoryPenalty": penalised(
+        lambda field, path: regularizers.TrajectoryPenalty(1.0, 1.0, 1.0)(field, path).total
+    ),
+    "regularizers.variation": Example(
+        lambda: partial(lambda x, F: regularizers.variation(F), F=fields.Piecewise([mlp(), mlp()], 1.0))
+    ),
+    "schemes.explicit": Example(lambda: block(guess=schemes.explicit)),
+    "schemes.extrapolate": Example(lambda: block(guess=schemes.extrapolate)),
+    "schemes.previous": Example(lambda: block(guess=schemes.previous)),
+    "schemes.Multistep": stepping(schemes.Multistep((1.0,), (0.5, 0.5), 2)),
+    "schemes.PartitionedRungeKutta": stepping(
+        schemes.PartitionedRungeKutta(tableaux.LOBATTO_IIIA, tableaux.LOBATTO_IIIB)
+    ),
+    "schemes.RungeKutta": stepping(schemes.RungeKutta(tableaux.SDIRK2)),
+    "schemes.Symplectic": stepping(schemes.Symplectic((1.0,), (1.0,), 1)),
+    "schemes.Theta": stepping(schemes.Theta(0.7, "trapezoid")),
+    "spectral.SpectralNorm": Example(lambda: spectral.spectral_norm(nn.Linear(4, 4), bound=0.5)),
+    "spectral.layer_operator": Example(
+        lambda: partial(lambda x, layer: spectral.layer_operator(layer)(layer.weight, x), layer=nn.Linear(4, 4))
+    ),
+    "spectral.norm_bound": Example(
+        lambda: partial(lambda W, layer: spectral.norm_bound(with_weight(W, layer)).value, layer=nn.Linear(4, 4)),
+        (4, 4),
+    ),
+    "spectral.norm_bound: a large convolution": Example(
+        lambda: partial(
+            lambda x, layers: [spectral.norm_bound(layer, IMAGES[1:], assemble=1).value for layer in layers],
+            layers=[nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode) for mode in ("zeros", "reflect")],
+        )
+    ),
+    "spectral.operator_norm": Example(lambda: lambda W: spectral.operator_norm(lambda v: v @ W, (4,))[0], (4, 4)),
+    "spectral.power_iteration": Example(
+        lambda: lambda W: spectral.power_iteration(lambda v: v @ W, torch.ones_like(W[0]), 3), (4, 4)
+    ),
+    "spectral.schur_bound": Example(lambda: lambda W: spectral.schur_bound(lambda v: v @ W.abs().to(v), (4,)), (4, 4)),
+    "spectral.spectral_norm": Example(
+        lambda: partial(lambda x, layer: spectral.spectral_norm(layer, bound=0.5)(x), layer=nn.Linear(4, 4))
+    ),
+}
+
+PUBLIC: dict[str, ModuleType] = {
+    "": rs,
+    **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
+    "schemes.tableaux": tableaux,
+    "plotting": plotting,
+}
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    """Every public name of the library with what it stands for; modules are entered, not named."""
+    for prefix, module in PUBLIC.items():
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        for name in names:
+            value = getattr(module, name)
+            if not isinstance(value, ModuleType) and getattr(value, "__module__", "resolvent").startswith("resolvent"):
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
+def examples() -> dict[str, Example]:
+    """An example for every public name that can be called or stands for an object of a known kind."""
+    found: dict[str, Example] = {}
+    missing = []
+    for name, value in public_names():
+        variants = {key: example for key, example in EXAMPLES.items() if key.partition(":")[0] == name}
+        example = by_kind(value)
+        if not variants and example is not None:
+            variants[name] = example
+        if not variants and not is_data(value):
+            missing.append(name)
+        found |= variants
+    if missing:
+        raise LookupError(f"add an example of {', '.join(missing)} to {Path(__file__).name}")
+    return found
+
+
+def by_kind(value: Any) -> Example | None:
+    """The example that all objects of a kind have in common."""
+    if isinstance(value, rs.schemes.Tableau):
+        return stepping(schemes.RungeKutta(value))
+    if isinstance(value, rs.schemes.Scheme):
+        return stepping(value)
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return None
+    if issubclass(value, LinearSolver):
+        return solving(solver=rs.NewtonKrylov(linear=value()))
+    if issubclass(value, rs.Solver):
+        return solving(solver=value())
+    if issubclass(value, rs.Adjoint):
+        return solving(adjoint=value(), solver=rs.Picard())
+    if issubclass(value, Memory):
+        return Example(lambda: block(memory=value()))
+    return None
+
+
+def is_data(value: Any) -> bool:
+    """Whether there is nothing to call: constants and aliases, errors, interfaces, and records of what came out."""
+    if not inspect.isclass(value):
+        return not inspect.isroutine(value)
+    if (
+        issubclass(value, BaseException | enum.Enum)
+        or inspect.isabstract(value)
+        or getattr(value, "_is_protocol", False)
+    ):
+        return True
+    record = is_dataclass(value) or issubclass(value, tuple)
+    return record and "__call__" not in vars(value)

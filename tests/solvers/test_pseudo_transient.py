@@ -1,0 +1,66 @@
+"""Equations in whose way there is a fold."""
+
+import pytest
+import torch
+
+import resolvent as rs
+from resolvent.experiments.simultaneous import PATIENT, Simultaneous
+
+# w = b + 2w - w^3 is w^3 - w = b, which has one solution for |b| > 0.385, the value at the fold in w = 0.577.
+B = 0.4
+
+
+def cubic(w):
+    return 2 * w - w**3
+
+
+def solution():
+    """The real root of w^3 - w - b, as Cardano has it."""
+    half = torch.tensor((B**2 / 4 - 1 / 27) ** 0.5)
+    return (B / 2 + half) ** (1 / 3) + (B / 2 - half) ** (1 / 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("start", [-2.0, -0.577, 0.4, 3.0])
+def test_the_flow_passes_the_fold_in_which_a_falling_residual_is_caught(start, dtype):
+    b, w0 = torch.tensor([[B]], dtype=dtype), torch.tensor([[start]], dtype=dtype)
+    found = rs.resolve(cubic, b, 1.0, w0=w0, solver=rs.PseudoTransient(), stopping=PATIENT)
+    tolerance = {torch.float32: 3e-6, torch.float64: 1e-8}[dtype]
+    torch.testing.assert_close(found.value.double(), solution().double()[None, None], rtol=0, atol=tolerance)
+
+
+def test_methods_that_lower_the_residual_are_caught():
+    with pytest.raises(rs.ConvergenceError, match="stopped making progress"):
+        rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), stopping=PATIENT)
+
+
+def test_it_is_newton_s_method_where_that_converges():
+    b = torch.randn(5, 3)
+    solvers = (rs.PseudoTransient(), rs.Newton())
+    found, newton = (rs.resolve(torch.tanh, b, 0.5, solver=solver, stopping=PATIENT) for solver in solvers)
+    torch.testing.assert_close(found.value, newton.value, rtol=0, atol=0)
+    assert bool((found.stage == 0).all())
+
+
+def test_a_sample_does_not_depend_on_the_others():
+    b, w0 = torch.tensor([[B], [2.0], [-B]]), torch.tensor([[-2.0], [0.0], [2.0]])
+
+    def solve(b, w0):
+        return rs.resolve(cubic, b, 1.0, w0=w0, solver=rs.PseudoTransient(), stopping=PATIENT).value
+
+    alone = torch.cat([solve(b[i : i + 1], w0[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(solve(b, w0), alone, rtol=0, atol=1e-13)
+
+
+def test_layers_behind_a_fold_are_found_one_by_one_and_counted():
+    field = rs.Autonomous(_Cubic(), rowwise=True)
+    network = Simultaneous(rs.ThetaBlock(field, 1.0, 1, 1.0))
+    x = torch.tensor([[B]])
+    trajectory = network.trajectory(x)
+    torch.testing.assert_close(trajectory.states[-1], solution()[None, None], rtol=0, atol=1e-8)
+    assert network.restarts == 1
+
+
+class _Cubic(torch.nn.Module):
+    def forward(self, w):
+        return cubic(w)
