@@ -110,14 +110,12 @@ class Block(nn.Module):
         """
         with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
             pass_ = self._pass(x, t0, field)
-            self._check_once(x, pass_)
             return self.memory.last(pass_, x)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
         with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
             pass_ = self._pass(x, t0, field)
-            self._check_once(x, pass_)
             return self._trajectory(pass_, x)
 
     def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
@@ -171,11 +169,13 @@ class Block(nn.Module):
         self._checked = True
 
     def _pass(self, x: Tensor, t0: Number, field: Field) -> Pass:
-        """A pass with `field`, the frozen one."""
+        """A pass with `field`, the frozen one, checked."""
         share_horizon(self.field, self.horizon)
+        share_horizon(field, self.horizon)  # A copy where weights are normalised, made before.
         t0 = _start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
         self.memory.check(pass_)
+        self._check_once(x, pass_)
         return pass_
 
     def _settings(self, field: Field, t0: Number = 0.0, right: float = 1.0) -> Pass:
