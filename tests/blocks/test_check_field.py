@@ -127,6 +127,8 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
 SOUND: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(3, 8, 2), (3,)),
     "normalised": (lambda: MLP(3, 8, 2, bound=1.0, always=True), (3,)),
+    "normalised by torch": (lambda: rs.Autonomous(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))), (3,)),
+    "normalised pieces": (lambda: Piecewise([MLP(3, 4, 1, bound=1.0), MLP(3, 4, 1, bound=1.0)]), (3,)),
     "bounded": (lambda: Bounded(MLP(3, 8, 2, bound=1.0), -25.0, -15.0), (3,)),
     "conv": (lambda: Conv(2, size=(5, 4)), (2, 5, 4)),
     "gradient flow": (lambda: GradientFlow(nn.Linear(3, 6)), (3,)),

@@ -157,6 +157,21 @@ def test_a_learned_horizon_takes_the_pieces_with_it() -> None:
     assert "field.horizon" not in block.state_dict()
 
 
+def test_a_learned_horizon_reaches_normalised_pieces() -> None:
+    """A pass works with a copy of them, which has to know the present horizon, too."""
+    horizon = nn.Parameter(torch.tensor(1.0))
+    pieces = [fields.MLP(3, 8, 1, bound=1.0) for _ in range(3)]
+    block = ThetaBlock(fields.Piecewise(pieces), 1.0, 3, horizon)
+    x = torch.randn(5, 3)
+    block(x)
+    with torch.no_grad():
+        horizon.fill_(3.0)
+    y = x
+    for piece in pieces:
+        y = ThetaBlock(piece, 1.0, 1, 1.0)(y)
+    torch.testing.assert_close(block(x), y, atol=1e-8, rtol=0)
+
+
 def test_two_horizons_are_refused() -> None:
     with pytest.raises(ValueError, match=r"5 fields of Piecewise are spread over a horizon of 1,.* this block has 5: "):
         ThetaBlock(numbered(1.0, 5), 0.5, 5, 5.0)

@@ -68,6 +68,7 @@ def test_nothing_waits(solver: rs.Solver) -> None:
 def test_nothing_waits_in_a_network() -> None:
     network = rs.models.implicit_resnet18(0.5, 4, input_shape=(1, 8, 8), stopping=blind(3), on_failure="ignore")
     images = torch.rand(3, 1, 8, 8)
+    network(images)  # checks the fields, once
     with Waits() as waits:
         network(images).square().sum().backward()
         logits, _ = network.passage(images)

@@ -95,7 +95,7 @@ class TestVariation:
 
     def test_it_looks_inside_and_counts_the_weights_before_normalisation(self):
         pieces = [Bounded(MLP(2, 3, 0, bound=1.0), -1.0, 1.0) for _ in range(2)]
-        field = Piecewise(pieces, 1.0)
+        field = Piecewise(pieces, HORIZON)
         outer = nn.ModuleDict({"field": field})
         outer.forward = lambda t, y: field(t, y)
         square = sum(

@@ -171,6 +171,7 @@ class Block(nn.Module):
     def _pass(self, x: Tensor, t0: Number, field: Field) -> Pass:
         """A pass with `field`, the frozen one, checked."""
         share_horizon(self.field, self.horizon)
+        share_horizon(field, self.horizon)  # A copy where weights are normalised, made before.
         t0 = _start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
         self.memory.check(pass_)

@@ -40,7 +40,6 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
         refuse_changing_modules(field)
     if len(x) < 2:
         return
-    pieces = dict.fromkeys(field.pieces) if isinstance(field, Piecewise) else (field,)
     # The random numbers that come after the check are those that would have come without it.
     random_numbers = torch.random.fork_rng([x.device] if x.is_cuda else [])
     with (
@@ -48,9 +47,9 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
         torch.no_grad(),
         random_numbers,
         _no_autocast_cache(x),
-        frozen_weights(field),
+        frozen_weights(field) as frozen,
     ):
-        for piece in pieces:
+        for piece in dict.fromkeys(frozen.pieces) if isinstance(frozen, Piecewise) else (frozen,):
             _check_values(piece, x.detach(), t)
 
 
