@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from examples_of_use import Example, examples
+from examples_of_use import Example
+from public_names import examples
 
 LIBRARY = Path(rs.__file__).parent
 CASES = examples()
