@@ -75,7 +75,7 @@ def by_kind(value: Any) -> Example | None:
 def is_data(value: Any) -> bool:
     """Whether there is nothing to call: constants and aliases, errors, interfaces, and records of what came out."""
     if not inspect.isclass(value):
-        return not inspect.isroutine(value)
+        return not callable(value)
     interface = inspect.isabstract(value) or getattr(value, "_is_protocol", False)
     if interface or issubclass(value, BaseException | enum.Enum):
         return True
