@@ -95,11 +95,14 @@ def solving(**options: Any) -> Example:
 
 
 def stepping(scheme: rs.schemes.Scheme) -> Example:
-    """A block of two steps of a scheme, through a field of two halves, which every scheme takes."""
+    """Blocks of some steps of a scheme, through a field of two halves and, where the scheme takes it, another."""
+    made = [lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3))]
+    if not isinstance(scheme, schemes.Symplectic | schemes.PartitionedRungeKutta):
+        made.append(mlp)
 
-    def build() -> Callable[[Tensor], Tensor]:
-        field = fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3))
-        return rs.Block(field, scheme, num_steps=4, horizon=0.4, stopping=stopping())
+    def build() -> Callable[[Tensor], list[Tensor]]:
+        blocks = [rs.Block(make(), scheme, num_steps=4, horizon=0.4, stopping=stopping()) for make in made]
+        return lambda x: [steps(x) for steps in blocks]
 
     return Example(build)
 
@@ -323,6 +326,14 @@ EXAMPLES: dict[str, Example] = {
         lambda field, path: regularizers.TrajectoryPenalty(1.0, 1.0, 1.0)(field, path).total
     ),
     "regularizers.variation": given(two_pieces, lambda x, field: regularizers.variation(field)),
+    "schemes.Interval": given(
+        mlp,
+        lambda x, F: (
+            schemes.RungeKutta(tableaux.RADAU5)
+            .step(schemes.Interval(F, 0.0, 0.1, schemes.Solving(stopping=stopping())), schemes.Carry((x,)))
+            .state
+        ),
+    ),
     "schemes.explicit": Example(lambda: block(guess=schemes.explicit)),
     "schemes.extrapolate": Example(lambda: block(guess=schemes.extrapolate)),
     "schemes.previous": Example(lambda: block(guess=schemes.previous)),
