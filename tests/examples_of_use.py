@@ -1,18 +1,14 @@
-"""An example of a call for every public name, found by walking the names of the library.
+"""Examples of calls of the public functions and modules, by name; a new one joins the table at the end.
 
-A name of a known kind (a solver, an adjoint, a memory policy, a scheme) gets its example by its kind. Everything else
-that can be called needs an entry here, or several: "name: what is special about it". `examples()` raises for a public
-name that has none.
+A name may have several, as "name: what is special about it". Solvers, adjoints, memory policies and schemes are found
+by their kind, see `public_names`.
 """
 
-import enum
-import inspect
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
@@ -22,9 +18,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent import analysis, estimators, fields, models, plotting, regularizers, schemes, spectral
-from resolvent.blocks.memory import Memory
 from resolvent.schemes import tableaux
-from resolvent.solvers.linear import LinearSolver
 
 mpl.use("Agg")
 
@@ -42,7 +36,18 @@ class Example:
     shape: tuple[int, ...] = (3, 4)
 
 
+def given(make: Callable[[], Any], call: Callable[[Tensor, Any], Any], shape: tuple[int, ...] = (3, 4)) -> Example:
+    """A call with the tensor and something that is made once."""
+
+    def build() -> Callable[[Tensor], Any]:
+        made = make()
+        return lambda x: call(x, made)
+
+    return Example(build, shape)
+
+
 IMAGES = (2, 2, 4, 4)
+SMALL = (2, 1, 8, 8)
 # More unknowns than a Jacobian is formed for.
 WIDE = (2, 260)
 
@@ -56,11 +61,19 @@ def mlp() -> rs.fields.MLP:
     return fields.MLP(4, 6, 1, activation=nn.Tanh())
 
 
+def two_pieces() -> rs.fields.Piecewise:
+    return fields.Piecewise([mlp(), mlp()], 0.6)
+
+
+def layer_and_tanh() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+
 def stopping() -> rs.Stopping:
     """Sharp where nothing is rounded: what is compared shall differ by rounding alone."""
-    return (
-        rs.Stopping(rtol=1e-12, atol=1e-13) if torch.get_default_dtype() == torch.float64 else rs.Stopping(5e-3, 1e-3)
-    )
+    if torch.get_default_dtype() == torch.float64:
+        return rs.Stopping(rtol=1e-12, atol=1e-13)
+    return rs.Stopping(rtol=5e-3, atol=1e-3)
 
 
 def block(field: Any = None, **options: Any) -> rs.ThetaBlock:
@@ -78,15 +91,18 @@ def solve(b: Tensor, function: Callable[[Tensor], Tensor], tau: float = 0.4, **o
 
 def solving(**options: Any) -> Example:
     """A solve with the options of `resolve`."""
-    return Example(lambda: partial(solve, function=nn.Sequential(nn.Linear(4, 4), nn.Tanh()), **options))
+    return Example(lambda: partial(solve, function=layer_and_tanh(), **options))
 
 
 def stepping(scheme: rs.schemes.Scheme) -> Example:
-    """A block of two steps of a scheme, through a field of two halves, which every scheme takes."""
+    """Blocks of some steps of a scheme, through a field of two halves and, where the scheme takes it, another."""
+    made = [lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3))]
+    if not isinstance(scheme, schemes.Symplectic | schemes.PartitionedRungeKutta):
+        made.append(mlp)
 
-    def build() -> Callable[[Tensor], Tensor]:
-        field = fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3))
-        return rs.Block(field, scheme, num_steps=4, horizon=0.4, stopping=stopping())
+    def build() -> Callable[[Tensor], list[Tensor]]:
+        blocks = [rs.Block(make(), scheme, num_steps=4, horizon=0.4, stopping=stopping()) for make in made]
+        return lambda x: [steps(x) for steps in blocks]
 
     return Example(build)
 
@@ -109,7 +125,7 @@ def classifier() -> nn.Module:
 
 def resnet() -> nn.Module:
     return models.implicit_resnet18(
-        channels=1, num_classes=3, input_shape=(1, 8, 8), architecture="authors", stopping=stopping()
+        channels=1, num_classes=3, input_shape=SMALL[1:], architecture="authors", stopping=stopping()
     )
 
 
@@ -117,7 +133,7 @@ def penalised(penalty: Callable[[Any, rs.Trajectory], Any]) -> Example:
     """A penalty of the trajectory of a block."""
 
     def build() -> Callable[[Tensor], Any]:
-        layers = block(fields.Piecewise([mlp(), mlp()], 0.6))
+        layers = block(two_pieces())
         return lambda x: penalty(layers.field, layers.trajectory(x))
 
     return Example(build)
@@ -199,47 +215,34 @@ EXAMPLES: dict[str, Example] = {
     "gradient_error": Example(
         lambda: partial(rs.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
     ),
-    "make_implicit": Example(
-        lambda: partial(
-            lambda x, model: rs.make_implicit(model, kind="branch", predicate=lambda n, _: n == "0")(x),
-            model=nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
-        )
+    "make_implicit": given(
+        layer_and_tanh, lambda x, m: rs.make_implicit(m, kind="branch", predicate=lambda n, _: n == "0")(x)
     ),
-    "push": Example(lambda: partial(lambda x, model: rs.push(model, x, x.cos())[:2], model=classifier())),
-    "push: by forward mode": Example(
-        lambda: partial(lambda x, model: rs.push(model, x, x.cos())[:2], model=block(form="trapezoid"))
-    ),
+    "push": given(classifier, lambda x, model: rs.push(model, x, x.cos())[:2]),
+    "push: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.push(model, x, x.cos())[:2]),
     "resolve": solving(),
-    "resolve: tensors for tau and the first guess": Example(
-        lambda: partial(
-            lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos()),
-            F=nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
-        )
+    "resolve: tensors for tau and the first guess": given(
+        layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())
     ),
-    "analysis.Jacobian": Example(lambda: partial(jacobian, layer=nn.Linear(4, 5))),
+    "analysis.Jacobian": given(lambda: nn.Linear(4, 5), jacobian),
     "analysis.amplification": Example(lambda: partial(analysis.amplification, schemes.BDF2)),
     "analysis.certified_radius": Example(lambda: partial(analysis.certified_radius, classifier(), lipschitz=2.0)),
     "analysis.certified_radius: by its own bound": Example(lambda: partial(analysis.certified_radius, classifier())),
     "analysis.contractive_radius": of_scheme(analysis.contractive_radius),
-    "analysis.diagnose": Example(lambda: partial(diagnosis, layers=block())),
+    "analysis.diagnose": given(block, diagnosis),
     "analysis.extreme_eigenvalues": Example(
         lambda: lambda x: analysis.extreme_eigenvalues(lambda v: v * x.square(), torch.ones_like(x)).real
     ),
     "analysis.is_stable": Example(lambda: partial(analysis.is_stable, schemes.BDF2)),
-    "analysis.jacobian_spectrum": Example(
-        lambda: partial(lambda x, F: analysis.jacobian_spectrum(F, 0.0, x).abs(), F=mlp())
-    ),
+    "analysis.jacobian_spectrum": given(mlp, lambda x, F: analysis.jacobian_spectrum(F, 0.0, x).abs()),
     "analysis.jacobian_spectrum: by products": Example(
         lambda: lambda x: analysis.jacobian_spectrum(wide, 0.0, x, count=2).abs(), WIDE
     ),
-    "analysis.jacobian_spectrum: along a trajectory": Example(
-        lambda: partial(
-            lambda x, F: analysis.jacobian_spectrum(F, x.new_tensor([0.0, 0.1]), torch.stack([x, x.cos()])).abs(),
-            F=mlp(),
-        )
+    "analysis.jacobian_spectrum: along a trajectory": given(
+        mlp, lambda x, F: analysis.jacobian_spectrum(F, x.new_tensor([0.0, 0.1]), torch.stack([x, x.cos()])).abs()
     ),
     "analysis.linear_form": of_scheme(lambda scheme: analysis.linear_form(scheme).matrix(-1.0)),
-    "analysis.lipschitz_bound": Example(lambda: partial(lambda x, m: analysis.lipschitz_bound(m), m=classifier())),
+    "analysis.lipschitz_bound": given(classifier, lambda x, model: analysis.lipschitz_bound(model)),
     "analysis.load_spectrum": Example(lambda: loaded_spectrum),
     "analysis.local_lipschitz": Example(lambda: partial(analysis.local_lipschitz, block())),
     "analysis.local_lipschitz: any function": Example(lambda: partial(analysis.local_lipschitz, nn.Linear(4, 3))),
@@ -295,15 +298,13 @@ EXAMPLES: dict[str, Example] = {
     ),
     "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
     "fields.MLP": field_example(mlp),
-    "fields.Piecewise": field_example(lambda: fields.Piecewise([mlp(), mlp()], 0.6)),
+    "fields.Piecewise": field_example(two_pieces),
     "fields.Sin": Example(fields.Sin),
-    "fields.initialise": Example(lambda: partial(initialised, layer=nn.Linear(4, 4))),
+    "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
-    "models.ImplicitResNet": Example(
-        lambda: partial(lambda x, m: (m(x), m.passage(x).logits), m=resnet()), (2, 1, 8, 8)
-    ),
-    "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), (2, 1, 8, 8)),
+    "models.ImplicitResNet": given(resnet, lambda x, model: (model(x), model.passage(x).logits), SMALL),
+    "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
     "plotting.paper_style": Example(lambda: styled),
     "plotting.phase_diagram": drawn(lambda x: plotting.phase_diagram(schemes.VERLET)),
     "plotting.phase_diagrams": drawn(lambda x: plotting.phase_diagrams()),
@@ -317,15 +318,21 @@ EXAMPLES: dict[str, Example] = {
     ),
     "regularizers.DiagonalPenalty": penalised(regularizers.DiagonalPenalty()),
     "regularizers.KineticEnergy": penalised(regularizers.KineticEnergy()),
-    "regularizers.Sensitivity": Example(
-        lambda: partial(lambda x, m: regularizers.Sensitivity(1.0, "softmax")(m, x)[:2], m=classifier())
+    "regularizers.Sensitivity": given(
+        classifier, lambda x, model: regularizers.Sensitivity(1.0, "softmax")(model, x)[:2]
     ),
     "regularizers.TotalDerivative": penalised(regularizers.TotalDerivative()),
     "regularizers.TrajectoryPenalty": penalised(
         lambda field, path: regularizers.TrajectoryPenalty(1.0, 1.0, 1.0)(field, path).total
     ),
-    "regularizers.variation": Example(
-        lambda: partial(lambda x, F: regularizers.variation(F), F=fields.Piecewise([mlp(), mlp()], 1.0))
+    "regularizers.variation": given(two_pieces, lambda x, field: regularizers.variation(field)),
+    "schemes.Interval": given(
+        mlp,
+        lambda x, F: (
+            schemes.RungeKutta(tableaux.RADAU5)
+            .step(schemes.Interval(F, 0.0, 0.1, schemes.Solving(stopping=stopping())), schemes.Carry((x,)))
+            .state
+        ),
     ),
     "schemes.explicit": Example(lambda: block(guess=schemes.explicit)),
     "schemes.extrapolate": Example(lambda: block(guess=schemes.extrapolate)),
@@ -338,92 +345,22 @@ EXAMPLES: dict[str, Example] = {
     "schemes.Symplectic": stepping(schemes.Symplectic((1.0,), (1.0,), 1)),
     "schemes.Theta": stepping(schemes.Theta(0.7, "trapezoid")),
     "spectral.SpectralNorm": Example(lambda: spectral.spectral_norm(nn.Linear(4, 4), bound=0.5)),
-    "spectral.layer_operator": Example(
-        lambda: partial(lambda x, layer: spectral.layer_operator(layer)(layer.weight, x), layer=nn.Linear(4, 4))
+    "spectral.layer_operator": given(
+        lambda: nn.Linear(4, 4), lambda x, layer: spectral.layer_operator(layer)(layer.weight, x)
     ),
-    "spectral.norm_bound": Example(
-        lambda: partial(lambda W, layer: spectral.norm_bound(with_weight(W, layer)).value, layer=nn.Linear(4, 4)),
-        (4, 4),
+    "spectral.norm_bound": given(
+        lambda: nn.Linear(4, 4), lambda W, layer: spectral.norm_bound(with_weight(W, layer)), (4, 4)
     ),
-    "spectral.norm_bound: a large convolution": Example(
-        lambda: partial(
-            lambda x, layers: [spectral.norm_bound(layer, IMAGES[1:], assemble=1).value for layer in layers],
-            layers=[nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode) for mode in ("zeros", "reflect")],
-        )
+    "spectral.norm_bound: a large convolution": given(
+        lambda: [nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode) for mode in ("zeros", "reflect")],
+        lambda x, layers: [spectral.norm_bound(layer, IMAGES[1:], assemble=1) for layer in layers],
     ),
     "spectral.operator_norm": Example(lambda: lambda W: spectral.operator_norm(lambda v: v @ W, (4,))[0], (4, 4)),
     "spectral.power_iteration": Example(
         lambda: lambda W: spectral.power_iteration(lambda v: v @ W, torch.ones_like(W[0]), 3), (4, 4)
     ),
     "spectral.schur_bound": Example(lambda: lambda W: spectral.schur_bound(lambda v: v @ W.abs().to(v), (4,)), (4, 4)),
-    "spectral.spectral_norm": Example(
-        lambda: partial(lambda x, layer: spectral.spectral_norm(layer, bound=0.5)(x), layer=nn.Linear(4, 4))
+    "spectral.spectral_norm": given(
+        lambda: nn.Linear(4, 4), lambda x, layer: spectral.spectral_norm(layer, bound=0.5)(x)
     ),
 }
-
-PUBLIC: dict[str, ModuleType] = {
-    "": rs,
-    **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
-    "schemes.tableaux": tableaux,
-    "plotting": plotting,
-}
-
-
-def public_names() -> Iterator[tuple[str, Any]]:
-    """Every public name of the library with what it stands for; modules are entered, not named."""
-    for prefix, module in PUBLIC.items():
-        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
-        for name in names:
-            value = getattr(module, name)
-            if not isinstance(value, ModuleType) and getattr(value, "__module__", "resolvent").startswith("resolvent"):
-                yield f"{prefix}.{name}".lstrip("."), value
-
-
-def examples() -> dict[str, Example]:
-    """An example for every public name that can be called or stands for an object of a known kind."""
-    found: dict[str, Example] = {}
-    missing = []
-    for name, value in public_names():
-        variants = {key: example for key, example in EXAMPLES.items() if key.partition(":")[0] == name}
-        example = by_kind(value)
-        if not variants and example is not None:
-            variants[name] = example
-        if not variants and not is_data(value):
-            missing.append(name)
-        found |= variants
-    if missing:
-        raise LookupError(f"add an example of {', '.join(missing)} to {Path(__file__).name}")
-    return found
-
-
-def by_kind(value: Any) -> Example | None:
-    """The example that all objects of a kind have in common."""
-    if isinstance(value, rs.schemes.Tableau):
-        return stepping(schemes.RungeKutta(value))
-    if isinstance(value, rs.schemes.Scheme):
-        return stepping(value)
-    if not inspect.isclass(value) or inspect.isabstract(value):
-        return None
-    if issubclass(value, LinearSolver):
-        return solving(solver=rs.NewtonKrylov(linear=value()))
-    if issubclass(value, rs.Solver):
-        return solving(solver=value())
-    if issubclass(value, rs.Adjoint):
-        return solving(adjoint=value(), solver=rs.Picard())
-    if issubclass(value, Memory):
-        return Example(lambda: block(memory=value()))
-    return None
-
-
-def is_data(value: Any) -> bool:
-    """Whether there is nothing to call: constants and aliases, errors, interfaces, and records of what came out."""
-    if not inspect.isclass(value):
-        return not inspect.isroutine(value)
-    if (
-        issubclass(value, BaseException | enum.Enum)
-        or inspect.isabstract(value)
-        or getattr(value, "_is_protocol", False)
-    ):
-        return True
-    record = is_dataclass(value) or issubclass(value, tuple)
-    return record and "__call__" not in vars(value)

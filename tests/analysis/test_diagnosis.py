@@ -198,3 +198,11 @@ def test_refused() -> None:
         diagnose(nn.Linear(2, 2), torch.ones(1, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nan or inf in 1 of its entries"):
         diagnose(ThetaBlock(MLP(2, 4, 1)), torch.tensor([[1.0, math.nan]]))
+
+
+def test_inference_mode_changes_nothing_in_the_report() -> None:
+    block = ThetaBlock(Conv(2, 2, size=(4, 4)), 0.5, 2, 3.0)
+    x = torch.randn(3, 2, 4, 4)
+    expected = str(diagnose(block, x))
+    with torch.inference_mode():
+        assert str(diagnose(block, x.clone())) == expected

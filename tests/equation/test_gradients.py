@@ -1,5 +1,8 @@
 """Derivatives: against finite differences, against unrolling, for every backward solver, to the promised order."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -243,3 +246,25 @@ def test_a_small_cotangent_is_solved_as_well_as_a_large_one() -> None:
         (large,) = torch.autograd.grad(value.sum(), b, retain_graph=True)
         (small,) = torch.autograd.grad(value.sum() * 1e-12, b)
         assert (small * 1e12 - large).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradient_error_needs_no_autograd_around_it(mode: Callable[[], Any]) -> None:
+    module, b = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()), torch.randn(2, 3)
+    condition = torch.rand(2, 3)
+
+    def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.GradientError]:
+        F = rs.Rowwise(lambda w, c: torch.tanh(w) * c, condition)
+        closed = lambda w: torch.tanh(w) * condition  # noqa: E731
+        return [rs.gradient_error(rs.OneStepAdjoint(), f, b, tau) for f in (module, F, closed)]
+
+    expected = errors(b, torch.tensor(0.3), condition)
+    with mode():
+        assert errors(b.clone(), torch.tensor(0.3), condition.clone()) == expected
+
+
+def test_gradient_error_refuses_parameters_without_a_gradient() -> None:
+    with torch.inference_mode():
+        module = torch.nn.Linear(3, 3)
+        with pytest.raises(ValueError, match=r"parameters\[0\].* were made in inference mode"):
+            rs.gradient_error(rs.OneStepAdjoint(), module, torch.randn(2, 3), 0.3)

@@ -37,10 +37,10 @@ def power_iteration(A: LinearMap, start: Tensor, num_steps: int = 1) -> tuple[Te
 
     Reference: Golub and Van Loan, Matrix Computations, section 7.3.
     """
-    v = _unit(start.detach())
-    for _ in range(num_steps):
-        v = _unit(_gram(A, v))
-    with torch.no_grad():
+    with torch.no_grad(), derivatives_allowed(start.device):
+        v = _unit(start.detach())
+        for _ in range(num_steps):
+            v = _unit(_gram(A, v))
         return torch.linalg.vector_norm(A(v)), v
 
 
@@ -68,6 +68,13 @@ def operator_norm(
     Reference: Wu and Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, 2000.
     """
     v = _unit(start.detach() if isinstance(start, Tensor) else generic_vector(start))
+    with torch.no_grad(), derivatives_allowed(v.device):
+        v = _leading_vector(A, v, rtol, max_sweeps)
+        return torch.linalg.vector_norm(A(v)), v
+
+
+def _leading_vector(A: LinearMap, v: Tensor, rtol: float | None, max_sweeps: int) -> Tensor:
+    """The unit vector that A enlarges most, by sweeps from v."""
     eps = torch.finfo(v.dtype).eps
     tolerance = max(1e-6, 32 * eps) if rtol is None else rtol
     space = _Krylov(v.new_empty(0, v.numel()), torch.empty(0, 0, dtype=torch.float64), v.flatten(), 0.0)
@@ -86,11 +93,9 @@ def operator_norm(
             f"the norm of the operator has a relative residual of {residual:.1e} > {tolerance:.1e} after {max_sweeps} "
             "sweeps: it may be too small; increase max_sweeps or rtol",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    v = _unit(space.basis[-1].view_as(v))
-    with torch.no_grad():
-        return torch.linalg.vector_norm(A(v)), v
+    return _unit(space.basis[-1].view_as(v))
 
 
 def generic_vector(shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
@@ -141,9 +146,8 @@ class _Krylov:
 
 def _gram(A: LinearMap, v: Tensor) -> Tensor:
     """A^T A v, by the Jacobian of A, so that A need not come with its transpose."""
-    with torch.no_grad():
-        jacobian = Jacobian(A, v)
-        return jacobian.transposed_product(jacobian.value)
+    jacobian = Jacobian(A, v)
+    return jacobian.transposed_product(jacobian.value)
 
 
 def _unit(v: Tensor) -> Tensor:

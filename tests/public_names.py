@@ -1,0 +1,83 @@
+"""The public names of the library, and an example of use for each.
+
+Everything that can be called needs an example, by its kind or in the table of `examples_of_use`: a new public function
+is tested, or the tests fail.
+"""
+
+import enum
+import inspect
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from types import ModuleType
+from typing import Any
+
+import resolvent as rs
+from examples_of_use import EXAMPLES, Example, block, solving, stepping
+from resolvent import plotting, schemes
+from resolvent.blocks.memory import Memory
+from resolvent.schemes import tableaux
+from resolvent.solvers.linear import LinearSolver
+
+PUBLIC: dict[str, ModuleType] = {
+    "": rs,
+    **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
+    "schemes.tableaux": tableaux,
+    "plotting": plotting,
+}
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    """Every public name of the library with what it stands for; modules are entered, not named."""
+    for prefix, module in PUBLIC.items():
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        for name in names:
+            value = getattr(module, name)
+            if not isinstance(value, ModuleType) and getattr(value, "__module__", "resolvent").startswith("resolvent"):
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
+def examples() -> dict[str, Example]:
+    """An example for every public name that can be called or stands for an object of a known kind."""
+    found: dict[str, Example] = {}
+    missing = []
+    for name, value in public_names():
+        variants = {key: example for key, example in EXAMPLES.items() if key.partition(":")[0] == name}
+        example = by_kind(value)
+        if not variants and example is not None:
+            variants[name] = example
+        if not variants and not is_data(value):
+            missing.append(name)
+        found |= variants
+    if missing:
+        raise LookupError(f"add an example of {', '.join(missing)} to examples_of_use.py")
+    return found
+
+
+def by_kind(value: Any) -> Example | None:
+    """The example that all objects of a kind have in common."""
+    if isinstance(value, rs.schemes.Tableau):
+        return stepping(schemes.RungeKutta(value))
+    if isinstance(value, rs.schemes.Scheme):
+        return stepping(value)
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return None
+    if issubclass(value, LinearSolver):
+        return solving(solver=rs.NewtonKrylov(linear=value()))
+    if issubclass(value, rs.Solver):
+        return solving(solver=value())
+    if issubclass(value, rs.Adjoint):
+        return solving(adjoint=value(), solver=rs.Picard())
+    if issubclass(value, Memory):
+        return Example(lambda: block(memory=value()))
+    return None
+
+
+def is_data(value: Any) -> bool:
+    """Whether there is nothing to call: constants and aliases, errors, interfaces, and records of what came out."""
+    if not inspect.isclass(value):
+        return not callable(value)
+    interface = inspect.isabstract(value) or getattr(value, "_is_protocol", False)
+    if interface or issubclass(value, BaseException | enum.Enum):
+        return True
+    record = is_dataclass(value) or issubclass(value, tuple)
+    return record and "__call__" not in vars(value)
