@@ -183,3 +183,37 @@ def test_failure_is_as_loud() -> None:
 def test_what_cannot_be_compiled(options: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         ThetaBlock(**{"field": fields.MLP(2, 4, 1), "mode": "compiled", **options})
+
+
+def test_normalised_weights_are_those_of_the_pass() -> None:
+    field, x = bounded(), torch.randn(5, 3, requires_grad=True)
+    compiled, apart = (ThetaBlock(field, 0.5, 6, 1.2, stopping=TIGHT, mode=mode) for mode in ("compiled", "sequential"))
+    compiled(x)
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in field.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        for ours, reference in zip(results(compiled, x), results(apart, x), strict=True):
+            torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)
+    assert steps_compiled(compiled)
+
+
+@pytest.mark.parametrize("memory", ["store", "checkpoint"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_field_that_is_compiled_itself(in_place: bool, memory: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = rs.spectral.spectral_norm(nn.Linear(3, 5)), nn.Linear(5, 3)
+
+        def forward(self, y: Tensor) -> Tensor:
+            return self.outer(torch.tanh(self.inner(y)))
+
+    net, x = Net(), torch.randn(4, 3, requires_grad=True)
+    options = {"memory": memory, "solver": rs.Anderson(), "stopping": TIGHT}
+    expected = results(ThetaBlock(rs.Autonomous(net), 0.5, 3, **options), x)
+    if in_place:
+        net.compile(backend="eager")
+    compiled = rs.Autonomous(net if in_place else torch.compile(net, backend="eager"))
+    for ours, reference in zip(results(ThetaBlock(compiled, 0.5, 3, **options), x), expected, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)

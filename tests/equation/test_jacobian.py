@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resolvent.core.jacobian import Jacobian, field_jacobian
+from resolvent.equation.jacobian import Jacobian, field_jacobian
 
 
 @pytest.fixture

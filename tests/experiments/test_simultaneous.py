@@ -39,11 +39,11 @@ def test_layers_are_solved_one_by_one_where_all_at_once_fails(monkeypatch):
     network, x = Simultaneous(make_block(0.5)), torch.randn(4, 2)
     newton, guesses = network._newton, []
 
-    def fail_once(x, times, guess):
+    def fail_once(field, x, times, guess):
         guesses.append(guess)
         if len(guesses) == 1:
             raise rs.ConvergenceError("on purpose", None)
-        return newton(x, times, guess)
+        return newton(field, x, times, guess)
 
     monkeypatch.setattr(network, "_newton", fail_once)
     trajectory = network.trajectory(x)

@@ -1,7 +1,10 @@
 """The normalised weight: its bound, its gradient, and that it moves only when the weight does."""
 
 import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from threading import Event
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from resolvent.spectral import layer_operator, norm_bound, operator_norm, spectral_norm
+from resolvent.spectral.parametrization import SpectralNorm
 
 CASES = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),
@@ -244,6 +248,42 @@ def test_inference_mode_leaves_a_vector_that_can_be_differentiated():
         layer(torch.randn(1, *shape))
     assert not vector(layer).is_inference()
     layer(torch.randn(1, *shape)).sum().backward()
+
+
+def test_a_thread_waits_for_another_that_measures_the_norm(monkeypatch):
+    """Weights are new, the norm is the old one still, and another thread reads."""
+    layer, _ = build("linear")
+    layer.eval()
+    layer.weight  # noqa: B018 - the norm is known
+    layer.load_state_dict({**layer.state_dict(), "parametrizations.weight.original": 7 * torch.randn(5, 6)})
+    expected = copy.deepcopy(layer).weight
+    measured, go_on = Event(), Event()
+    replace = SpectralNorm._replace
+
+    def wait_and_replace(self: SpectralNorm, vector: Tensor) -> None:
+        measured.set()
+        assert go_on.wait(60)
+        replace(self, vector)
+
+    monkeypatch.setattr(SpectralNorm, "_replace", wait_and_replace)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: layer.weight)
+        assert measured.wait(60)
+        second = pool.submit(lambda: layer.weight)
+        # A thread that does not wait for the other has its weight by now; one that does is not disturbed.
+        wait([second], timeout=0.2)
+        go_on.set()
+        for read in (first, second):
+            torch.testing.assert_close(read.result(60), expected)
+
+
+def test_a_layer_can_be_copied_while_its_norm_is_known():
+    layer, shape = build("linear")
+    layer.weight  # noqa: B018
+    x = torch.randn(2, *shape)
+    torch.testing.assert_close(copy.deepcopy(layer)(x), layer(x))
+    parametrization = pickle.loads(pickle.dumps(layer.parametrizations.weight[0]))
+    torch.testing.assert_close(parametrization(original(layer)), layer.weight)
 
 
 def test_caching_gives_the_same_weight():

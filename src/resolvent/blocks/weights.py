@@ -78,7 +78,8 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:
     """The attributes that replace a module's parametrizations."""
-    if not parametrize.is_parametrized(module):
+    # Looked up first: torch's question to a module that has none takes longer than the rest of the walk.
+    if "parametrizations" not in module._modules or not parametrize.is_parametrized(module):
         return {}
     # Not read from the module, where torch would look into a cache that all threads share.
     weights = {name: compute() for name, compute in cast(nn.ModuleDict, module.parametrizations).items()}
@@ -107,7 +108,17 @@ def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn
     if attributes or any(modules[key] is not child for key, child in module._modules.items()):
         copy: nn.Module = object.__new__(parametrize.type_before_parametrizations(module))
         copy.__dict__ = {**module.__dict__, **attributes, "_modules": modules}
+        _unbind_compiled(copy)
     else:
         copy = module
     known[id(module)] = copy
     return copy
+
+
+def _unbind_compiled(copy: nn.Module) -> None:
+    """Drops what `torch.compile` has bound to the module that was copied."""
+    if "dynamo_ctx" in copy.__dict__:
+        # The result of torch.compile(module): it finds the graphs that were compiled before.
+        copy._initialize()  # type: ignore[operator]
+    # The result of module.compile(): it cannot be made again, and the copy runs in eager mode.
+    copy.__dict__.pop("_compiled_call_impl", None)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -36,11 +37,14 @@ class SpectralNorm(nn.Module):
         self._seen: Tensor | None = None
         self._converged = False
         self._recorded = False
+        self._following = _CopyableLock()
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
             if isinstance(weight, nn.Parameter):
-                self._follow(weight)
+                # A second thread waits for the vector rather than taking the old one or measuring it again.
+                with self._following:
+                    self._follow(weight)
             # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
             vector = self.vector.clone() if self._recorded else self.vector
             ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, vector)) / self.bound
@@ -100,6 +104,22 @@ class SpectralNorm(nn.Module):
         self._seen = None
 
 
+class _CopyableLock:
+    """A lock; copied or stored together with its owner, it becomes another lock."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type["_CopyableLock"], tuple[()]]:
+        return _CopyableLock, ()
+
+
 def _capturing(weight: Tensor) -> bool:
     """Whether a CUDA graph is being recorded."""
     return weight.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -140,7 +160,8 @@ def spectral_norm(
         always: divide also when the norm is below the bound.
 
     Returns:
-        The same layer, its weight parametrized; `torch.nn.utils.parametrize.cached()` spares repeated evaluations.
+        The same layer, its weight parametrized. A `Block` computes the weight once a pass; elsewhere
+        `torch.nn.utils.parametrize.cached()` spares repeated evaluations, with a cache that all threads share.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.
     """
