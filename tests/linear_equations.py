@@ -177,7 +177,7 @@ SYSTEMS = [
 LINEAR = [
     *SYSTEMS,
     Equations("stiff diagonal", "unique", _stiff, (DOUBLE, SINGLE), dimensions=FEW),
-    Equations("stiff relaxation", "unique", _relaxation, (DOUBLE,)),
+    Equations("stiff relaxation", "unique", _relaxation, (DOUBLE,), dimensions=FEW),
     Equations("tau c = 1", "pole", _pole),
     Equations("tau c near 1", "nearly singular", _near_pole),
     Equations("averaging, inconsistent", "pole", _averaging_inconsistent, dimensions=POWERS_OF_TWO),
