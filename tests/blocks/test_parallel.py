@@ -100,7 +100,9 @@ class Steep(fields.Field):
 
 def test_layers_that_are_not_found_together_are_found_one_after_the_other() -> None:
     x = torch.linspace(-8.0, 8.0, 7)[:, None]
-    together, apart = (ThetaBlock(Steep(), 0.5, 8, 1.6, stopping=TIGHT, mode=mode).trajectory(x) for mode in ("parallel", "sequential"))
+    together, apart = (
+        ThetaBlock(Steep(), 0.5, 8, 1.6, stopping=TIGHT, mode=mode).trajectory(x) for mode in ("parallel", "sequential")
+    )
     assert len(together.solutions) == 8
     torch.testing.assert_close(together.states, apart.states, atol=1e-9, rtol=1e-9)
 

@@ -28,10 +28,12 @@ def frozen_weights(field: T) -> Iterator[T]:
     a submodule (in a list, in a closure) is not frozen: its weights are computed at every evaluation.
 
     The weights are computed on entry, with the graph that the caller has: the first evaluation may be one of a solver,
-    without a graph. In inference mode they are computed outside of it, because solvers and estimators differentiate the
-    field even there.
+    without a graph. In inference mode they are computed outside of it, and weights that were made in it are copied,
+    because solvers and estimators differentiate the field even there.
     """
     with outside_inference():
+        made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
+        field = with_weights(field, made) if made else field
         frozen = _copy(field, _computed) if isinstance(field, nn.Module) else field
     yield cast(T, frozen)
 

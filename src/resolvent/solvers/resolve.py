@@ -18,7 +18,8 @@ from resolvent.equation.problem import NonlinearProblem, full_precision
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
-from resolvent.equation.torch_func import outside_inference
+from resolvent.equation.torch_func import forward_mode, outside_inference
+from resolvent.errors import ResolventError
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, refuse_linear
 
@@ -109,6 +110,8 @@ def _resolve(
     options: SolveOptions, F: Function, b: Tensor, tau: float | Tensor, w0: Tensor | None, reuse: Solution | None
 ) -> Solution:
     if torch.is_inference_mode_enabled():
+        if forward_mode():
+            raise ResolventError("Inference mode loses tangents: take torch.no_grad() around forward-mode derivatives.")
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
             copies = (outside_inference(x) for x in (b, tau, w0))

@@ -133,7 +133,7 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     # An error of a stage enters the equations of all later layers, divided by theta.
     solution = first.solve(F, b, first.length, start, amplification=count / pass_.scheme.smallest)
     if recovers(pass_.scheme):
-        return solution, _recovered(float(theta), x, solution.value)
+        return solution, recovered(float(theta), x, solution.value)
     return solution, b + first.length * F.with_mix(lower)(solution.value)
 
 
@@ -161,20 +161,15 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
     return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
 
 
-def _recovered(theta: float, x: Tensor, stages: Tensor) -> Tensor:
+def recovered(theta: float, x: Tensor, stages: Tensor) -> Tensor:
     """y_n = (1 - 1/theta) y_{n-1} + w_n / theta for all layers, (batch, layers, *shape)."""
     if theta == 1:
         return stages
-    weights, powers = state_weights(theta, stages.shape[1], x)
+    count, ratio = stages.shape[1], 1 - 1 / theta
+    powers = torch.tensor([ratio**n for n in range(count + 1)], dtype=x.dtype, device=x.device)
+    differences = torch.arange(count, device=x.device)[:, None] - torch.arange(count, device=x.device)
+    weights = powers[differences.clamp(min=0)].tril() / theta
     return mixed(weights, stages) + powers[1:].reshape(-1, *(1,) * (x.dim() - 1)) * x.unsqueeze(1)
-
-
-def state_weights(theta: float, layers: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of the stages in the states, (layers, layers), and the powers of 1 - 1/theta up to `layers`."""
-    ratio = 1 - 1 / theta
-    powers = torch.tensor([ratio**n for n in range(layers + 1)], dtype=like.dtype, device=like.device)
-    differences = torch.arange(layers, device=like.device)[:, None] - torch.arange(layers, device=like.device)
-    return powers[differences.clamp(min=0)].tril() / theta, powers
 
 
 def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import AllTogether, applies, recovers, together
+from resolvent.blocks.strategies.all_together import AllTogether, applies, together
 from resolvent.blocks.strategies.newton_graph import EVALUATIONS, Group, GroupResult, solve_group
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint
@@ -76,7 +76,9 @@ class Compiled(Strategy):
 
     def _attempt(self, pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...] | None:
         """The steps of a group by a compiled function, or None where it has to be solved as usual."""
-        if numbers.start not in self._steps or not recovers(pass_.scheme):
+        if numbers.start not in self._steps or (
+            isinstance(pass_.scheme, Theta) and isinstance(pass_.scheme.theta, Tensor)
+        ):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
@@ -107,8 +109,10 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     times = first.time(theta)
     if not pass_.vector_field.autonomous:
         times = time_columns([pass_.interval(n).time(theta) for n in numbers], x).flatten()
-    stopping = pass_.options.stopping.tightened(len(numbers) / theta, x.dtype)
-    return Group(pass_.field, times, first.length, theta, stopping.relative(x.dtype), stopping.absolute(x.dtype))
+    asked = pass_.options.stopping
+    tight = asked.tightened(len(numbers) / theta, x.dtype)
+    tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
+    return Group(pass_.field, times, first.length, theta, *tolerances)
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:

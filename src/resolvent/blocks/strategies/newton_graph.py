@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import state_weights
+from resolvent.blocks.strategies.all_together import recovered
 from resolvent.equation.matrix import BlockTriangular
 from resolvent.equation.norms import per_sample, rms
 from resolvent.schemes.interval import Number
@@ -24,6 +24,7 @@ class Group(NamedTuple):
         h: the step.
         theta: of the layers.
         rtol, atol: for the residual of a sample, see `Stopping`.
+        state_rtol, state_atol: for the error of its states.
     """
 
     field: Any
@@ -32,6 +33,8 @@ class Group(NamedTuple):
     theta: float
     rtol: float
     atol: float
+    state_rtol: float
+    state_atol: float
 
 
 class GroupResult(NamedTuple):
@@ -56,12 +59,14 @@ class _Point(NamedTuple):
 
     Attributes:
         w: (batch, rows, n).
+        blocks: (batch, rows, n, n), the Jacobian of F in each row.
         matrix: (batch, rows n, rows n), I - h M F'.
         r: the defect.
         norm: (batch,), its size.
     """
 
     w: Tensor
+    blocks: Tensor
     matrix: Tensor
     r: Tensor
     norm: Tensor
@@ -88,17 +93,17 @@ def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
     b = x.unsqueeze(1).expand(-1, rows, -1)
     with torch.no_grad():
         point, count, converged = _solve(group, b, mix, steps)
-    stages, good = point.w, converged.all()
+    slopes, good = _slopes(group, point.w), converged.all()
+    change = torch.zeros_like(point.w)
     if torch.is_grad_enabled():
-        r = b + group.h * (mix @ _slopes(group, point.w)) - point.w
+        r = b + group.h * (mix @ slopes) - point.w
         d, info = torch.linalg.solve_ex(point.matrix, r.flatten(1))
-        stages = point.w + (d - d.detach()).reshape(r.shape)
+        change = (d - d.detach()).reshape(r.shape)
         good = good & (info == 0).all() & d.isfinite().all()
-    if group.theta == 1:
-        states = stages
+    if group.theta >= 0.5:
+        states = recovered(group.theta, x, point.w + change)
     else:
-        weights, powers = state_weights(group.theta, rows, x)
-        states = weights @ stages + powers[1:, None] * x.unsqueeze(1)
+        states = b + group.h * (lower @ (slopes + (point.blocks @ change.unsqueeze(-1)).squeeze(-1)))
     return GroupResult(states, point.w, point.norm, count, good)
 
 
@@ -124,8 +129,14 @@ def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Te
 
 
 def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
-    size = torch.maximum(scale, rms(point.w))
-    return (point.norm <= group.atol + group.rtol * size) & size.isfinite()
+    own = rms(point.w)
+    size = torch.maximum(scale, own)
+    converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
+    if group.theta >= 0.5:
+        return converged
+    # The error of the stages, times h F', is that of the states.
+    error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
+    return converged & (error <= group.state_atol + group.state_rtol * own)
 
 
 def _slopes(group: Group, w: Tensor) -> Tensor:
@@ -136,6 +147,7 @@ def _slopes(group: Group, w: Tensor) -> Tensor:
 def _at(group: Group, w: Tensor, b: Tensor, mix: Tensor) -> _Point:
     slopes, blocks = group.field.value_and_jacobian(group.times, w.flatten(0, 1))
     rows, n = w.shape[1], w.shape[2]
-    matrix = BlockTriangular(mix, blocks.reshape(-1, rows, n, n), group.h).dense()
+    blocks = blocks.reshape(-1, rows, n, n)
+    matrix = BlockTriangular(mix, blocks, group.h).dense()
     r = b + group.h * (mix @ slopes.reshape(w.shape)) - w
-    return _Point(w, matrix, r, rms(r))
+    return _Point(w, blocks, matrix, r, rms(r))
