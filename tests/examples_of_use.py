@@ -212,6 +212,7 @@ EXAMPLES: dict[str, Example] = {
     "ThetaBlock": Example(lambda: passes(block())),
     "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),
     "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
+    "check_field": given(mlp, lambda x, field: rs.check_field(field, x)),
     "gradient_error": Example(
         lambda: partial(rs.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
     ),

@@ -15,6 +15,7 @@ import resolvent as rs
 from examples_of_use import EXAMPLES, Example, block, solving, stepping
 from resolvent import plotting, schemes
 from resolvent.blocks.memory import Memory
+from resolvent.blocks.strategies import Strategy
 from resolvent.schemes import tableaux
 from resolvent.solvers.linear import LinearSolver
 
@@ -61,9 +62,13 @@ def by_kind(value: Any) -> Example | None:
         return stepping(value)
     if not inspect.isclass(value) or inspect.isabstract(value):
         return None
+    if issubclass(value, Strategy):
+        return Example(lambda: block(mode=value()))
     if issubclass(value, LinearSolver):
         return solving(solver=rs.NewtonKrylov(linear=value()))
-    if issubclass(value, rs.Solver):
+    if issubclass(value, rs.Fallback):
+        return solving(solver=value((rs.Picard(), rs.Newton())))
+    if issubclass(value, rs.Plan):
         return solving(solver=value())
     if issubclass(value, rs.Adjoint):
         return solving(adjoint=value(), solver=rs.Picard())

@@ -2,9 +2,12 @@
 
 from resolvent import analysis, estimators, fields, models, regularizers, schemes, spectral
 from resolvent.blocks import (
+    AllTogether,
     Block,
     Checkpoint,
+    Compiled,
     Halves,
+    LayerByLayer,
     Pushed,
     ReconstructionError,
     Reversible,
@@ -43,6 +46,7 @@ __all__ = [
     "GMRES",
     "LBFGS",
     "Adjoint",
+    "AllTogether",
     "Anderson",
     "Auto",
     "Autonomous",
@@ -51,6 +55,7 @@ __all__ = [
     "Broyden",
     "Checkpoint",
     "Chord",
+    "Compiled",
     "ConjugateGradient",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -62,6 +67,7 @@ __all__ = [
     "GradientError",
     "Halves",
     "ImplicitAdjoint",
+    "LayerByLayer",
     "Neumann",
     "NeumannAdjoint",
     "Newton",

@@ -11,5 +11,9 @@ from resolvent.blocks.memory import Store as Store
 from resolvent.blocks.push import Pushed as Pushed
 from resolvent.blocks.push import push as push
 from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError
+from resolvent.blocks.strategies import AllTogether as AllTogether
+from resolvent.blocks.strategies import Compiled as Compiled
+from resolvent.blocks.strategies import LayerByLayer as LayerByLayer
+from resolvent.blocks.strategies import Strategy as Strategy
 from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
 from resolvent.blocks.trajectory import Trajectory as Trajectory

@@ -118,7 +118,7 @@ class AttachedAdjoint(Adjoint):
         """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
         closed = ClosedOver(problem.function, w.to(problem.argument_dtype))
         tau = torch.as_tensor(problem.tau, device=w.device)
-        # Zero in place of no linear part, because everything that goes through the autograd function has to be a tensor.
+        # Zero in place of no linear part: all that goes through the autograd function has to be a tensor.
         c = problem.function.linear_part
         c = torch.as_tensor(0.0 if c is None else c, device=w.device)
 

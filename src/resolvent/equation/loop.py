@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.linear import LinearProblem, error_equation
 from resolvent.equation.matrix import Matrix
-from resolvent.equation.norms import per_sample, rms, select
+from resolvent.equation.norms import flat, per_sample, rms, select
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
@@ -120,6 +120,8 @@ def iterate(
         _confirm(problem, solver, convergence, checks, progress, span)
     if isinstance(problem, NonlinearProblem) and not progress.unanimous and any_true(progress.far):
         _send_home(problem, solver, progress, w, first)
+    if isinstance(problem, NonlinearProblem) and stopping.absolute(problem.precision) == 0:
+        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
     if isinstance(problem, LinearProblem) and rtol is None and not progress.all_converged:
         _accept_rounding(problem, progress)
     return progress, state
@@ -140,6 +142,19 @@ def _send_home(problem: NonlinearProblem, solver: Solver, progress: Progress, w:
     progress.residual = torch.where(lost, first, progress.residual)
     progress.status = progress.status.masked_fill(lost, Status.DIVERGED.value)
     progress.check()
+
+
+def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
+    """With no absolute tolerance, a residual of zero may be one whose square underflows: entries do not."""
+    zero = (progress.status == Status.CONVERGED.value) & (progress.residual == 0)
+    if any_true(zero):
+        with torch.no_grad():
+            largest = [
+                flat(x.detach()).abs().amax(1) for x in (problem.defect(progress.value), problem.b, progress.value)
+            ]
+        wrong = zero & (largest[0] > rtol * torch.maximum(largest[1], largest[2]))
+        progress.status = progress.status.masked_fill(wrong, Status.STALLED.value)
+        progress.check()
 
 
 def _accept_rounding(system: LinearProblem, progress: Progress) -> None:

@@ -20,8 +20,8 @@ _ROUNDING = 4.0
 class StoppingRule(ABC):
     """Says when a sample has converged, and when a solve ends.
 
-    A sample has converged when |w - b - tau F(w)| <= atol + rtol * max(|b|, |w|), where |.| is the root mean square over
-    the components of one sample. See `Stopping`.
+    A sample has converged when |w - b - tau F(w)| <= atol + rtol * max(|b|, |w|), where |.| is a root mean square. See
+    `Stopping`.
     """
 
     rtol: float | None

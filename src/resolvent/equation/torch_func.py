@@ -149,10 +149,10 @@ class ClosedOver:
             with self._modules_as_they_were(), _Substitute(replacements) as substitute:
                 image = self.function(argument)
             if len(substitute.met) < len(replacements):
+                gone = len(replacements) - len(substitute.met)
                 raise ResolventError(
-                    f"F used {len(replacements)} tensors in the forward pass, of which "
-                    f"{len(replacements) - len(substitute.met)} were gone when it was differentiated inside torch.func: "
-                    "its derivative would be that of another function. Let F hold the modules whose weights it uses, "
+                    f"F used {len(replacements)} tensors in the forward pass, of which {gone} were gone when it was "
+                    "differentiated inside torch.func: its derivative would be that of another function. Let F hold the modules whose weights it uses, "
                     "or close over the tensors themselves."
                 )
             return image

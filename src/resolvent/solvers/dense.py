@@ -27,9 +27,9 @@ class DenseLU(LinearSolver):
     For few unknowns, where it is both the fastest and the most robust choice. The matrix is the one that `Newton`
     has left, if it was the forward solver, and the factors serve A and its transpose alike.
 
-    A direct solve is as accurate as it can be when its backward error, |r| / (|A| |u| + |g|), is at rounding. Where it is
-    not, a second step refines the solution; what is then still not solved, or has no correct digit because
-    |A| |u| exceeds |g| by the inverse of the rounding, has a singular matrix for all that can be told.
+    A direct solve is as accurate as it can be when its backward error, |r| / (|A| |u| + |g|), is at rounding. Where it
+    is not, a second step refines the solution. A matrix counts as singular where that does not help, either, or where
+    the solution has no correct digit: |A| |u| exceeds |g| by the inverse of the rounding.
 
     Reference: Higham, Accuracy and stability of numerical algorithms, SIAM 2002, chapters 7 and 12.
     """

@@ -13,12 +13,13 @@ from resolvent.equation.failure import report
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.loop import solve
 from resolvent.equation.modes import without_inference_tensors
+from resolvent.equation.norms import flat
 from resolvent.equation.options import SolveOptions, expect, precision_of
 from resolvent.equation.problem import NonlinearProblem, full_precision
-from resolvent.equation.solution import Solution
+from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
-from resolvent.equation.torch_func import forward_mode, outside_inference
+from resolvent.equation.torch_func import all_true, forward_mode, outside_inference
 from resolvent.errors import ResolventError
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, refuse_linear
@@ -96,7 +97,7 @@ def resolve_with(
 
 
 def _outside_of_graphs() -> Callable[..., Solution]:
-    """`_resolve`, which torch.compile leaves alone. Made late: the decorator imports the compiler, which takes seconds."""
+    """`_resolve`, which torch.compile leaves alone. Made late: the decorator imports the compiler, in seconds."""
     global _disabled
     if _disabled is None:
         _disabled = torch.compiler.disable(_resolve)
@@ -121,6 +122,8 @@ def _resolve(
 
     def run(posed: NonlinearProblem) -> Solution:
         solution = solve(posed, options.solver, options.stopping, start, reuse)
+        if b.dtype == torch.float16:
+            solution = _overflown(solution)
         if not options.stopping.fixed:
             report(posed, solution, options.on_failure, options.place, w0)
         return solution
@@ -128,6 +131,13 @@ def _resolve(
     with full_precision(b.device):
         solution, value = options.adjoint.differentiable(problem, run, options)
     return dataclasses.replace(solution, value=value.to(b.dtype))
+
+
+def _overflown(solution: Solution) -> Solution:
+    """The solution with its status corrected where it is too large for float16, in which it is returned."""
+    fits = flat(solution.value.abs() <= torch.finfo(torch.float16).max).all(1)
+    status = torch.where(fits, solution.status, Status.NON_FINITE.value)
+    return dataclasses.replace(solution, status=status, all_converged=solution.all_converged and all_true(fits))
 
 
 def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.jacobian import Jacobian
-from resolvent.equation.modes import as_number
+from resolvent.equation.modes import as_number, derivatives_allowed
 
 LinearMap = Callable[[Tensor], Tensor]
 
