@@ -2,15 +2,17 @@
 
 A sample has converged when its residual is within the tolerance of `Stopping`, which is relative to max(|b|, |w|). The
 size of w counts because rounding alone leaves a residual of that relative size. It must not be *earned*: where an
-equation has no solution, w can run away until any residual is small beside it. So an iterate is called *far from home*
-where it is much larger than b, the first guess and the first residual together, and there a small relative residual is
-no evidence of a solution. A far sample converges only if
+equation has no solution, w can run away until any residual is small beside it, and until b is lost in the rounding of
+the sum. So there are two ways to converge:
 
-1. its residual is small beside what the solve began with, or at the rounding of w, and
-2. the error that follows from it, A^{-1} (r + rounding) with A = I - tau F'(w), is at most half of w.
+1. The residual is small beside what the solve began with, the largest of b, the first guess and the first residual, and
+   w has not grown so much beyond it that rounding could have hidden b.
+2. The residual is at the rounding of w, and the error that follows from it, A^{-1} (r + rounding) with
+   A = I - tau F'(w), is at most half of w. That costs a linear solve, and is asked where the first way is closed.
 
 At a pole A is singular, the error is infinite, and the sample has diverged. A large solution that is well conditioned
-passes: with |A^{-1}| eps below one half, rounding leaves an error of less than half of w in every precision.
+passes: with |A^{-1}| eps below one half, rounding leaves an error of less than half of w in every precision. The linear
+systems of the backward pass are judged alike.
 """
 
 import math
@@ -28,10 +30,10 @@ from resolvent.equation.torch_func import all_true, whole
 
 # The least fall of the residual that counts as progress.
 _PROGRESS = 0.999
-# Far from home is an iterate so many times as large as all that the solve began with, or fewer where the tolerance is
-# loose: the tolerance that its size earns is to stay below this fraction of what the solve began with.
-_FAR, _LEAST_FAR, _EVIDENCE = 10.0, 2.0, 0.05
-# The residual of an iterate far from home has to fall to this many roundings of its size.
+# Beyond so many times what the solve began with, an iterate is far from home: rounding could have hidden b. Where the
+# tolerance is not much above the rounding, that is sooner.
+_FAR, _LEAST_FAR = 10.0, 2.0
+# Where the tolerance is not reached, a residual of this many roundings of the size of w is as good as it gets.
 _ROUNDINGS = 4.0
 
 
@@ -48,7 +50,8 @@ class Progress:
         reference: the residual that progress is measured against.
         idle: steps since there was progress.
         scale: the length of b.
-        home: the length beyond which an iterate is far from home; None where that cannot happen.
+        natural: the largest length among b, the first guess and the first residual; None for a rough inner solve.
+        earned: the tolerance for the last residual that needs no second opinion.
         tolerance: for the last residual.
         size: the length of the last iterate.
         unanimous: whether all samples were seen to converge at one check, and none far from home.
@@ -65,7 +68,8 @@ class Progress:
     reference: Tensor
     idle: Tensor
     scale: Tensor
-    home: Tensor | None
+    natural: Tensor | None
+    earned: Tensor
     tolerance: Tensor
     size: Tensor
     unanimous: bool = False
@@ -75,12 +79,6 @@ class Progress:
     @property
     def running(self) -> Tensor:
         return self.status == Status.RUNNING.value
-
-    @property
-    def far(self) -> Tensor:
-        """(batch,), samples that claim convergence far from home."""
-        assert self.home is not None
-        return (self.status == Status.CONVERGED.value) & (length(self.value) > self.home)
 
     def check(self) -> None:
         """Asks the device, once, for `finished` and `all_converged`."""
@@ -107,45 +105,54 @@ class Convergence:
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.atol = torch.full((), atol, dtype=problem.b.dtype)
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
-        self.far = min(_FAR, max(_LEAST_FAR, _EVIDENCE / relative)) if relative > 0 else _FAR
-        # A linear system is solved to a residual relative to its right-hand side and has no home to leave.
-        self.can_leave = not problem.linear
+        self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
         self.patience = max(stopping.patience, solver.patience)
         self.divergence = stopping.divergence
         self.fixed = stopping.fixed
         # Of a fixed number of steps the last iterate is taken, whose evaluation is known to be the last one.
         self.last_counts = solver.monotone or stopping.fixed
 
-    def tolerance(self, progress: Progress, state: State) -> Tensor:
-        """For the residual of an iterate. NaN where it would be infinite: nothing is within that."""
-        size = progress.size = length(state.w)
+    def measure(self, progress: Progress, state: State) -> None:
+        """Sets the size of an iterate and the tolerances for its residual, NaN where they would be infinite: nothing is
+        within that."""
+        progress.size = length(state.w)
         if self.own is not None:
-            within = self.own * progress.scale + self.atol
-        elif progress.home is None:
-            within = torch.add(self.atol, torch.maximum(progress.scale, size), alpha=self.rtol)
+            earned = within = self.own * progress.scale + self.atol
         else:
-            earned = torch.add(self.atol, torch.clamp(size, progress.scale, progress.home), alpha=self.rtol)
-            within = torch.maximum(earned, self.rounding * size)
-        if state.floor is not None:
-            within = torch.maximum(within, state.floor)
-        return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
+            assert progress.natural is not None
+            counted = torch.clamp(progress.size, progress.scale, progress.natural)
+            earned = torch.add(self.atol, counted, alpha=self.rtol)
+            within = torch.maximum(earned, self.rounding * progress.size)
+            if state.floor is not None:
+                within = torch.maximum(within, state.floor)
+        progress.earned = earned.nan_to_num(nan=torch.nan, posinf=torch.nan)
+        progress.tolerance = within.nan_to_num(nan=torch.nan, posinf=torch.nan)
+
+    def far(self, progress: Progress) -> Tensor:
+        """(batch,), samples whose claim to have converged needs a second opinion."""
+        claimed = progress.status == Status.CONVERGED.value
+        if progress.natural is None:
+            return torch.zeros_like(claimed)
+        self.measure(progress, State(w=progress.value, norm=progress.residual))
+        return claimed & ~self._near(progress, progress.residual)
+
+    def _near(self, progress: Progress, norm: Tensor) -> Tensor:
+        near = norm <= progress.earned
+        return near if progress.natural is None else near & (progress.size <= self.far_from * progress.natural)
 
     def begin(
-        self, problem: Problem, state: State, active: Tensor | None, check: bool, home: Tensor | None = None
+        self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
     ) -> Progress:
         norm, scale = state.norm, length(problem.b)
         steps = torch.zeros_like(norm, dtype=torch.int32)
-        if home is None and self.can_leave:
-            largest = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm)
-            # What is not finite is no home; nor is it one that can be left.
-            home = (self.far * largest).nan_to_num(nan=torch.inf)
-        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, home, norm, norm)
-        progress.tolerance = self.tolerance(progress, state)
-        converged = norm <= progress.tolerance
-        if check and self._unanimous(progress, converged):
+        if natural is None and self.own is None:
+            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm).nan_to_num(nan=torch.inf)
+        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, norm, norm, norm)
+        self.measure(progress, state)
+        if check and self._unanimous(progress, norm):
             return progress
         progress.limit = self.divergence * torch.maximum(norm, progress.tolerance)
-        progress.status = self._verdict(progress, converged, state)
+        progress.status = self._verdict(progress, norm <= progress.tolerance, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
@@ -153,12 +160,13 @@ class Convergence:
     def update(self, progress: Progress, state: State, running: Tensor, check: bool) -> None:
         norm = state.norm
         progress.steps = progress.steps + running
-        progress.last, progress.tolerance = norm, self.tolerance(progress, state)
-        converged = norm <= progress.tolerance
+        progress.last = norm
+        self.measure(progress, state)
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
-        if check and self._unanimous(progress, converged):
+        if check and self._unanimous(progress, norm):
             progress.value, progress.residual = state.w, norm
             return
+        converged = norm <= progress.tolerance
         if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
@@ -168,10 +176,9 @@ class Convergence:
             progress.residual = torch.where(keep, norm, progress.residual)
         progress.status = torch.where(running, self._verdict(progress, converged, state), progress.status)
 
-    def _unanimous(self, progress: Progress, converged: Tensor) -> bool:
+    def _unanimous(self, progress: Progress, norm: Tensor) -> bool:
         """Whether all samples have converged near home, which is how most solves end: nothing is left to judge then."""
-        near = converged if progress.home is None else converged & (progress.size <= progress.home)
-        progress.unanimous = progress.all_converged = progress.finished = all_true(near)
+        progress.unanimous = progress.all_converged = progress.finished = all_true(self._near(progress, norm))
         if progress.unanimous:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
         return progress.unanimous
@@ -199,8 +206,9 @@ class Convergence:
         if progress.all_converged:
             return
         status = progress.status.masked_fill(progress.running, Status.MAX_STEPS.value)
-        if self.fixed and progress.home is not None:
-            # Without a check the error cannot be estimated.
-            status = status.masked_fill(progress.far, Status.DIVERGED.value)
+        if self.fixed:
+            # There is no second opinion without a check.
+            progress.status = status
+            status = status.masked_fill(self.far(progress), Status.DIVERGED.value)
         lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)

@@ -12,6 +12,9 @@ from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_lin
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
+# What rounding may hide of a residual, in units of eps times its terms.
+_ROUNDINGS = 4.0
+
 
 @dataclass(frozen=True)
 class LinearProblem(Problem):
@@ -82,16 +85,46 @@ class LinearProblem(Problem):
         return largest
 
 
-def error_equation(problem: NonlinearProblem, w: Tensor) -> LinearProblem:
-    """A d = r + rounding: d is the error of w, up to higher orders, with the uncertainty that rounding leaves in it.
+@dataclass(frozen=True)
+class ErrorEquation:
+    """A d = r: d is the error of an iterate w, up to higher orders.
 
-    The rounding of the residual is some eps |w|, in a direction that is not known.
+    Attributes:
+        linearization: A at its point.
+        r: (batch, *shape), the defect of w.
+        transposed: whether the equation of w has A^T.
+        rounding: (batch,), the size of what rounding may have hidden of r.
     """
-    with torch.no_grad():
-        linearization = Linearization(replace(problem.detach(), last=None), w.detach())
-        r = problem.step_of(linearization.image) - w
-        uncertain = torch.finfo(problem.precision).eps * per_sample(rms(w), w)
-        return LinearProblem((r + uncertain * unpatterned(w)).detach(), linearization, transposed=False)
+
+    linearization: Linearization
+    r: Tensor
+    transposed: bool
+    rounding: Tensor
+
+    def system(self, right: Tensor, transposed: bool) -> LinearProblem:
+        """The system of A, or of its transpose, with another right-hand side."""
+        return LinearProblem(right, self.linearization, self.transposed != transposed)
+
+    def dense_bound(self) -> Tensor:
+        """(|r| + rounding) / (the smallest singular value of A), (batch,); infinite where A is not finite."""
+        matrix = self.linearization.matrix().dense().double()
+        finite = matrix.isfinite().flatten(1).all(1)
+        least = torch.linalg.svdvals(torch.where(finite[:, None, None], matrix, 0.0))[:, -1]
+        return ((rms(self.r) + self.rounding).double() / least).to(self.r.dtype)
+
+
+def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> ErrorEquation:
+    """The equation of the error of w. Rounding may hide some eps (1 + |A|) |w| of its right-hand side."""
+    w = w.detach()
+    if isinstance(problem, LinearProblem):
+        linearization, transposed = problem.linearization, problem.transposed
+        r = problem.defect(w)
+    else:
+        linearization, transposed = Linearization(replace(problem.detach(), last=None), w), False
+        r = problem.detach().step_of(linearization.image) - w
+    system = LinearProblem(r, linearization, transposed)
+    rounding = _ROUNDINGS * torch.finfo(problem.precision).eps * (1 + system.norm()) * rms(w)
+    return ErrorEquation(linearization, r, transposed, rounding)
 
 
 def transpose(linear_map: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.linear import LinearProblem, error_equation
+from resolvent.equation.linear import ErrorEquation, LinearProblem, error_equation
 from resolvent.equation.matrix import Matrix
-from resolvent.equation.norms import flat, per_sample, rms, select
+from resolvent.equation.norms import flat, per_sample, rms, select, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
@@ -26,6 +26,8 @@ _MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
 _RARELY = 4
 # Far from home: the accuracy of the estimated error and the most steps for it, and the largest error beside the value.
 _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
+# Up to so many unknowns the error follows from the singular values of A.
+_MOST_DENSE_UNKNOWNS = 64
 # The residual that rounding leaves in a linear system is about so many roundings of its terms.
 _ROUNDINGS = 4.0
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
@@ -96,12 +98,12 @@ def iterate(
     active: Tensor | None = None,
     rtol: Tensor | None = None,
     before: State | None = None,
-    home: Tensor | None = None,
+    natural: Tensor | None = None,
 ) -> tuple[Progress, State | None]:
     """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
 
     `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
-    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `home` is that of the
+    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `natural` is that of the
     attempt before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of
     the whole batch.
     """
@@ -111,50 +113,75 @@ def iterate(
     span = range(stopping.limit or attempt.max_steps or solver.max_steps)
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     first = state.norm
-    progress = convergence.begin(problem, state, active, checks(0), home)
+    progress = convergence.begin(problem, state, active, checks(0), natural)
     state = _run(problem, solver, convergence, checks, state, progress, span)
     convergence.end(progress)
     if stopping.fixed:
         return progress, state
     if solver.estimates and rtol is None:
         _confirm(problem, solver, convergence, checks, progress, span)
-    if isinstance(problem, NonlinearProblem) and not progress.unanimous and any_true(progress.far):
-        _send_home(problem, solver, progress, w, first)
-    if isinstance(problem, NonlinearProblem) and stopping.absolute(problem.precision) == 0:
-        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
     if isinstance(problem, LinearProblem) and rtol is None and not progress.all_converged:
         _accept_rounding(problem, progress)
+    if not progress.unanimous and rtol is None:
+        far = convergence.far(progress)
+        if any_true(far):
+            _send_home(problem, solver, progress, far, w, first)
+    if isinstance(problem, NonlinearProblem) and stopping.absolute(problem.precision) == 0:
+        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
     return progress, state
 
 
-def _send_home(problem: NonlinearProblem, solver: Solver, progress: Progress, w: Tensor, first: Tensor) -> None:
-    """Far from home a sample has converged only if the error that follows from its residual is small beside it. The
-    others have diverged, and are put back to where they began: at w, with the residuals `first`."""
-    far = progress.far
-    system = error_equation(problem, progress.value)
+def _send_home(problem: Problem, solver: Solver, progress: Progress, far: Tensor, w: Tensor, first: Tensor) -> None:
+    """Samples `far` from home have converged only if the error that follows from their residual is small beside them.
+    The others have diverged, and are put back to where they began: at w, with the residuals `first`."""
+    assert isinstance(problem, NonlinearProblem | LinearProblem)
     with torch.no_grad():
-        tolerance = torch.full_like(progress.residual, _ROUGHLY)
-        linear, start = solver.linear_plan(system).attempts(system)[-1], torch.zeros_like(progress.value)
-        error, _ = iterate(system, linear, Stopping(max_steps=_MOST_STEPS), start, active=far, rtol=tolerance)
-        known = rms(system.defect(error.value)) <= 2 * _ROUGHLY * rms(system.b)
-        lost = far & ~(known & (rms(error.value) <= _LARGEST_ERROR * rms(progress.value)))
+        equation = error_equation(problem, progress.value)
+        dense = problem.size <= _MOST_DENSE_UNKNOWNS
+        error = equation.dense_bound() if dense else _estimated_error(equation, solver)
+        lost = far & ~(error <= _LARGEST_ERROR * rms(progress.value))
     progress.value = select(~lost, progress.value, w)
     progress.residual = torch.where(lost, first, progress.residual)
-    progress.status = progress.status.masked_fill(lost, Status.DIVERGED.value)
+    reason = Status.BREAKDOWN if problem.linear else Status.DIVERGED
+    progress.status = progress.status.masked_fill(lost, reason.value)
     progress.check()
+
+
+def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
+    """|A^{-1} r| and |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
+
+    The solution of the first is made up of the directions that A^{-1} enlarges most. So is that of the transposed
+    system with this solution as its right-hand side, whose length tells by how much.
+    """
+    first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
+    d, known = _roughly(first, solver)
+    length = rms(d)
+    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), True)
+    u, known_too = _roughly(second, solver)
+    return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
+
+
+def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
+    """The solution of a linear system to a tenth, and (batch,) whether it was found."""
+    attempt = solver.linear_plan(system).attempts(system)[-1]
+    tolerance = torch.full_like(rms(system.b), _ROUGHLY)
+    found, _ = iterate(system, attempt, Stopping(max_steps=_MOST_STEPS), torch.zeros_like(system.b), rtol=tolerance)
+    return found.value, rms(system.defect(found.value)) <= 2 * _ROUGHLY * rms(system.b)
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
     """With no absolute tolerance, a residual of zero may be one whose square underflows: entries do not."""
     zero = (progress.status == Status.CONVERGED.value) & (progress.residual == 0)
-    if any_true(zero):
-        with torch.no_grad():
-            largest = [
-                flat(x.detach()).abs().amax(1) for x in (problem.defect(progress.value), problem.b, progress.value)
-            ]
-        wrong = zero & (largest[0] > rtol * torch.maximum(largest[1], largest[2]))
-        progress.status = progress.status.masked_fill(wrong, Status.STALLED.value)
-        progress.check()
+    if not any_true(zero):
+        return
+    with torch.no_grad():
+        defect = problem.defect(progress.value).detach()
+        largest, b, w = (flat(x.detach()).abs().amax(1) for x in (defect, problem.b, progress.value))
+    scaled = defect / per_sample(torch.where(largest == 0, 1.0, largest), defect)
+    progress.residual = torch.where(zero, largest * rms(scaled), progress.residual)
+    wrong = zero & (largest > rtol * torch.maximum(b, w))
+    progress.status = progress.status.masked_fill(wrong, Status.STALLED.value)
+    progress.check()
 
 
 def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
@@ -172,8 +199,8 @@ def _confirm(
     for attempt in range(_CONFIRMATIONS):
         progress.residual = rms(problem.defect(progress.value))
         promised = progress.status == Status.CONVERGED
-        measured = State(w=progress.value, norm=progress.residual)
-        wrong = promised & ~(progress.residual <= convergence.tolerance(progress, measured))
+        convergence.measure(progress, State(w=progress.value, norm=progress.residual))
+        wrong = promised & ~(progress.residual <= progress.tolerance)
         if not any_true(wrong):
             progress.all_converged = progress.all_converged or all_true(promised)
             return
@@ -182,7 +209,7 @@ def _confirm(
             progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
             return
         state = solver.init(problem, progress.value)
-        again = convergence.begin(problem, state, wrong, check=False)
+        again = convergence.begin(problem, state, wrong, check=False, natural=progress.natural)
         _run(problem, solver, convergence, checks, state, again, span)
         convergence.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
@@ -200,7 +227,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         if all_converged or stopping.fixed:
             break
         unsolved = done.status != Status.CONVERGED.value
-        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, home=done.home)
+        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, natural=done.natural)
         state, used = None, number + 1
         done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
         done.residual = torch.where(unsolved, more.residual, done.residual)

@@ -152,7 +152,8 @@ class ClosedOver:
                 gone = len(replacements) - len(substitute.met)
                 raise ResolventError(
                     f"F used {len(replacements)} tensors in the forward pass, of which {gone} were gone when it was "
-                    "differentiated inside torch.func: its derivative would be that of another function. Let F hold the modules whose weights it uses, "
+                    "differentiated inside torch.func: its derivative would be that of another function. Let F hold "
+                    "the modules whose weights it uses, "
                     "or close over the tensors themselves."
                 )
             return image

@@ -29,7 +29,7 @@ class DenseLU(LinearSolver):
 
     A direct solve is as accurate as it can be when its backward error, |r| / (|A| |u| + |g|), is at rounding. Where it
     is not, a second step refines the solution. A matrix counts as singular where that does not help, either, or where
-    the solution has no correct digit: |A| |u| exceeds |g| by the inverse of the rounding.
+    the error that rounding leaves is as large as the solution.
 
     Reference: Higham, Accuracy and stability of numerical algorithms, SIAM 2002, chapters 7 and 12.
     """
@@ -46,10 +46,7 @@ class DenseLU(LinearSolver):
         correction, usable = matrix.solve(state.r, system.transposed)
         w = torch.where(per_sample(running & usable, state.w), state.w + correction, state.w)
         r = system.defect_by_matrix(w)
-        eps = torch.finfo(w.dtype).eps
-        reach, right = matrix.norm() * rms(w), rms(problem.b)
-        hopeless = 10 * eps * reach > right
-        floor = torch.where(hopeless, 0.0, _ROUNDINGS * eps * (reach + right))
-        norm = torch.where(hopeless & running, torch.inf, rms(r))
-        broken = torch.ones_like(hopeless) if state.count > 0 else hopeless | ~usable
-        return DenseState(w=w, norm=norm, broken=broken, floor=floor, r=r, count=state.count + 1)
+        # The rounding of the terms, below which no residual falls.
+        floor = _ROUNDINGS * torch.finfo(w.dtype).eps * (matrix.norm() * rms(w) + rms(problem.b))
+        broken = torch.ones_like(usable) if state.count > 0 else ~usable
+        return DenseState(w=w, norm=rms(r), broken=broken, floor=floor, r=r, count=state.count + 1)
