@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from seeding import shifted
 
 BATCH = 5
 
@@ -19,7 +20,7 @@ class Manufactured:
     make: Callable[[torch.Generator], tuple[Callable[[Tensor], Tensor], Tensor, float]]
 
     def build(self, dtype: torch.dtype) -> "Case":
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(shifted(0))
         F, solution, tau = self.make(generator)
         b = solution - tau * F(solution)
         # The solution of the rounded problem differs from the chosen one, by the rounding of b times the condition.
@@ -76,8 +77,9 @@ def _affine_non_normal(g: torch.Generator):
 
 
 def _skew(g: torch.Generator):
-    M = _randn(g, 6, 6)
-    return Cast(_linear, M - M.T), _randn(g, BATCH, 6), 20.0
+    q, _ = torch.linalg.qr(_randn(g, 6, 6))
+    rotations = torch.diag(torch.tensor([1.0, 0.0, 2.0, 0.0, 4.0], dtype=torch.float64), 1)
+    return Cast(_linear, q @ (rotations - rotations.T) @ q.T), _randn(g, BATCH, 6), 20.0
 
 
 def _tanh_network(g: torch.Generator):
@@ -99,7 +101,10 @@ def _stiff_diagonal(g: torch.Generator):
 
 
 def _cubic(g: torch.Generator):
-    return Cast(lambda w: -(w**3)), _randn(g, BATCH, 4), 10.0
+    """Slopes from 1 to 190 in every sample."""
+    sizes = torch.tensor([0.1, 0.5, 1.0, 2.5], dtype=torch.float64)
+    signs = _randn(g, BATCH, 4).sign()
+    return Cast(lambda w: -(w**3)), signs * sizes * torch.linspace(0.9, 1.0, BATCH, dtype=torch.float64)[:, None], 10.0
 
 
 def _convolution(g: torch.Generator):

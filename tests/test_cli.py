@@ -89,7 +89,7 @@ def test_as_a_module() -> None:
         "import runpy, sys, resolvent.analysis; assert 'matplotlib' not in sys.modules; "
         "sys.argv = ['resolvent', '--help']; runpy.run_module('resolvent', run_name='__main__')"
     )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert process.returncode == 0, process.stderr
     assert "stability" in process.stdout
     assert "figures" in process.stdout

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 import resolvent as rs
+from seeding import shifted
 
 TIGHT = rs.Stopping(rtol=1e-12, atol=1e-12)
 THETAS = [0.0, 0.3, 0.5, 1.0]
@@ -20,7 +21,7 @@ class Swirl(rs.fields.Field):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(0.5 * torch.randn(3, 3, generator=torch.Generator().manual_seed(0)))
+        self.weight = nn.Parameter(0.5 * torch.randn(3, 3, generator=torch.Generator().manual_seed(shifted(0))))
 
     def forward(self, t: Any, y: Tensor) -> Tensor:
         return torch.tanh(y @ self.weight.mT + torch.as_tensor(t).reshape(-1, 1))
@@ -31,7 +32,7 @@ def block(theta: float, field: rs.fields.Field | None = None, **options: Any) ->
 
 
 def state(seed: int) -> Tensor:
-    return torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(shifted(seed)))
 
 
 @pytest.mark.parametrize("theta", THETAS)
@@ -111,7 +112,7 @@ def test_a_field_that_does_not_depend_on_the_state_leaves_tangents_alone(theta: 
 
 
 def network(**options: Any) -> nn.Sequential:
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     return nn.Sequential(nn.Linear(5, 3), block(0.5, **options), nn.Sequential(nn.Tanh(), block(1.0, **options)))
 
 

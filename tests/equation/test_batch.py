@@ -17,51 +17,62 @@ def field(w: Tensor, k: Tensor, W: Tensor) -> Tensor:
     return -k * w + torch.tanh(w @ W)
 
 
+def turn(scale: float) -> Tensor:
+    """A matrix whose singular values are all the same, so that no draw makes a problem harder than another."""
+    return scale * torch.linalg.qr(torch.randn(4, 4)).Q
+
+
+def assert_same_steps(a: Tensor, b: Tensor) -> None:
+    """Up to a few: a product of matrices may be rounded otherwise with another number of rows. The samples of a batch
+    here need numbers of steps that differ by much more."""
+    assert ((a - b).abs() <= 1 + 0.1 * b).all()
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_value_gradient_and_steps_of_a_sample_alone_and_in_company(solver: rs.Solver) -> None:
-    W = 0.4 * torch.randn(4, 4)
+    W = turn(0.8)
     b, k = torch.randn(6, 4), stiffness(6)
     stopping = rs.Stopping(rtol=1e-8, atol=1e-8)
+    # Two solutions within the tolerance differ by as much, times the inverse of I - tau F'; gradients have it twice.
+    inverse = 1 / (1 - 0.7 * 0.8)
+    within = 4 * 1e-8 * (1 + 2 * b.norm(dim=1).amax()) * inverse
 
     def run(rows: slice | list[int]) -> tuple[rs.Solution, Tensor]:
         leaf = b[rows].clone().requires_grad_()
-        weight = W.clone()
         condition = k[rows]
         solution = rs.resolve(
-            lambda w: field(w, condition, weight), leaf, 0.7, solver=solver, stopping=stopping, on_failure="ignore"
+            lambda w: field(w, condition, W), leaf, 0.7, solver=solver, stopping=stopping, on_failure="ignore"
         )
         (gradient,) = torch.autograd.grad(solution.value.cos().sum(), leaf)
         return solution, gradient
 
     together, gradients = run(slice(None))
-    for i in range(6):
-        alone, gradient = run([i])
-        assert alone.status.item() == together.status[i].item()
-        assert alone.steps.item() == together.steps[i].item()
-        assert (alone.value[0] - together.value[i]).abs().max() < 1e-13
-        assert (gradient[0] - gradients[i]).abs().max() < 1e-12
-    order = [5, 2, 0, 4, 1, 3]
-    shuffled, permuted = run(order)
-    assert torch.equal(shuffled.steps, together.steps[order])
-    assert (permuted - gradients[order]).abs().max() < 1e-12
+    assert together.converged[0]
+    for rows in (*([i] for i in range(6)), [5, 2, 0, 4, 1, 3]):
+        again, gradient = run(rows)
+        solved = together.converged[rows]
+        assert torch.equal(again.converged, solved)
+        assert_same_steps(again.steps[solved], together.steps[rows][solved])
+        assert ((again.value - together.value[rows])[solved].abs() <= within).all()
+        assert ((gradient - gradients[rows])[solved].abs() <= 4 * inverse * within).all()
 
 
 @pytest.mark.parametrize("linear", [rs.DenseLU(), rs.GMRES(restart=3), rs.BiCGStab(), rs.Neumann()], ids=str)
 def test_backward_steps_do_not_depend_on_company(linear: rs.Solver) -> None:
-    W, b, k = 0.4 * torch.randn(4, 4), torch.randn(5, 4), 0.5 * stiffness(5)
+    W, b, k = turn(0.8), torch.randn(5, 4), 0.5 * stiffness(5)
     seen: list[rs.Solution] = []
     adjoint = rs.ImplicitAdjoint(linear, callback=seen.append)
     for rows in (slice(None), *([i] for i in range(5))):
         leaf = b[rows].clone().requires_grad_()
         rs.resolve(lambda w, c=k[rows]: field(w, c, W), leaf, 0.5, adjoint=adjoint).value.sum().backward()
     together, *alone = seen
-    assert together.steps.tolist() == [solution.steps.item() for solution in alone]
+    assert_same_steps(together.steps, torch.cat([solution.steps for solution in alone]))
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_dropping_finished_samples_changes_nothing(solver: rs.Solver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resolvent.equation.loop._WORTH_DROPPING", 1)
-    W, b, k = 0.1 * torch.randn(4, 4), torch.randn(8, 4), 0.3 * stiffness(8)
+    W, b, k = turn(0.2), torch.randn(8, 4), 0.3 * stiffness(8)
     tau = torch.linspace(0.1, 0.9, 8)
     stopping = rs.Stopping(rtol=1e-8, atol=1e-8)
     rows: list[int] = []
@@ -75,8 +86,10 @@ def test_dropping_finished_samples_changes_nothing(solver: rs.Solver, monkeypatc
         most = sum(rows)
         rows.clear()
         dropped = rs.resolve(rs.Rowwise(counted, k), b, tau, solver=solver, stopping=stopping)
-    assert (dropped.value - whole.value).abs().max() < 1e-12
-    assert torch.equal(dropped.steps, whole.steps)
+    # Two solutions within the tolerance, times the inverse of I - tau F'.
+    within = 4 * 1e-8 * (1 + 2 * b.norm(dim=1).amax()) / (1 - 0.9 * 0.2)
+    assert (dropped.value - whole.value).abs().max() <= within
+    assert_same_steps(dropped.steps, whole.steps)
     assert torch.equal(dropped.status, whole.status)
     if not isinstance(solver, rs.Newton | rs.Auto | rs.Chord | rs.NewtonKrylov):  # which repeat rows, or are done
         assert sum(rows) < most
@@ -127,7 +140,7 @@ def test_an_empty_batch() -> None:
 
 
 def test_check_interval_changes_no_result() -> None:
-    W, b, k = 0.1 * torch.randn(4, 4), torch.randn(8, 4), 0.3 * stiffness(8)
+    W, b, k = turn(0.2), torch.randn(8, 4), 0.3 * stiffness(8)
     for solver in SOLVERS:
         results = [
             rs.resolve(

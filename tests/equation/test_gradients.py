@@ -10,12 +10,13 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import resolvent as rs
 from manufactured import LINEAR_SOLVERS, PROBLEMS, SOLVERS, Manufactured
+from seeding import shifted
 
 TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
 
 
 def inputs(batch: int = 2, n: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(shifted(1))
     b = torch.randn(batch, n, generator=generator).requires_grad_()
     W = (0.4 * torch.randn(n, n, generator=generator)).requires_grad_()
     return b, torch.tensor(0.7, requires_grad=True), W

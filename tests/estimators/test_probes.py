@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import distributed
 
 from resolvent import estimators
 from resolvent.estimators import Probes, rank_generator
+from seeding import shifted
 
 
 def draw(**options: object) -> torch.Tensor:
@@ -20,7 +23,7 @@ def test_a_generator_makes_runs_reproducible_and_probes_new_in_each_call(distrib
     A, y = torch.randn(3, 3), torch.zeros(4, 3)
     runs = []
     for _ in range(2):
-        generator = torch.Generator().manual_seed(7)
+        generator = torch.Generator().manual_seed(shifted(7))
         runs.append(
             [
                 estimators.trace(lambda y: y @ A, None, y, distribution=distribution, generator=generator)
@@ -34,14 +37,14 @@ def test_a_generator_makes_runs_reproducible_and_probes_new_in_each_call(distrib
 
 def test_a_generator_of_ones_own_leaves_torchs_alone():
     state = torch.get_rng_state()
-    draw(generator=torch.Generator().manual_seed(0))
+    draw(generator=torch.Generator().manual_seed(shifted(0)))
     assert torch.equal(state, torch.get_rng_state())
 
 
 def test_without_a_generator_torchs_seed_decides():
-    torch.manual_seed(3)
+    torch.manual_seed(shifted(3))
     first, second = draw(), draw()
-    torch.manual_seed(3)
+    torch.manual_seed(shifted(3))
     assert torch.equal(first, draw())
     assert not torch.equal(first, second)
 
@@ -75,13 +78,13 @@ def test_each_rank_has_probes_of_its_own_though_all_have_one_seed(become_rank):
     drawn, states = [], []
     for rank in range(3):
         become_rank(rank)
-        torch.manual_seed(0)
+        torch.manual_seed(shifted(0))
         drawn += [draw(), draw()]
         states.append(torch.get_rng_state())
     assert len(torch.cat(drawn).flatten(1).unique(dim=0)) == 6
     assert torch.equal(states[0], states[1])
     become_rank(1)
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     assert torch.equal(draw(), drawn[2])
 
 
@@ -113,15 +116,23 @@ print("different")
 """
 
 
+@contextmanager
+def _rank(rank: int, store: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ended, and whose pipes are closed, whatever becomes of the test."""
+    command = [sys.executable, "-c", SCRIPT, str(rank), store]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_two_processes_draw_different_probes(tmp_path):
     if not distributed.is_gloo_available():
         pytest.skip("torch was built without gloo")
-    command = [sys.executable, "-c", SCRIPT]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for rank in (0, 1)
-    ]
-    for process in ranks:
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err.decode()
-        assert out.decode().strip() == "different"
+    with ExitStack() as started:
+        ranks = [started.enter_context(_rank(rank, str(tmp_path / "store"))) for rank in (0, 1)]
+        for process in ranks:
+            out, err = process.communicate(timeout=600)
+            assert process.returncode == 0, err.decode()
+            assert out.decode().strip() == "different"

@@ -6,6 +6,7 @@ import pytest
 
 from resolvent.experiments.catalogue import EXPERIMENTS
 from resolvent.experiments.run import folder_of, load, train
+from seeding import shifted
 
 pytestmark = pytest.mark.slow
 
@@ -14,6 +15,7 @@ def metrics(experiment, out, **settings):
     """The metrics of the run of the quick sweep with these settings."""
     for config in EXPERIMENTS[experiment].configs(True, None, 1):
         if dataclasses.replace(config, **settings) == config:
+            config = dataclasses.replace(config, seed=shifted(0))
             train(experiment, config, out)
             return load(folder_of(experiment, config, out)).metrics
     raise AssertionError(f"no quick run has {settings}")

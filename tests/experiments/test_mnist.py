@@ -23,6 +23,7 @@ from resolvent.experiments.reproduce import train
 from resolvent.experiments.results import collect
 from resolvent.experiments.run import _fit
 from resolvent.experiments.tables import tables
+from seeding import shifted
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +45,12 @@ def bars(count: int = 60) -> Images:
 
 def module(batch_size: int = 20, seed: int = 0) -> ImageModule:
     data = bars()
-    return ImageModule(Split(data, data, data), batch_size, seed)
+    return ImageModule(Split(data, data, data), batch_size, shifted(seed))
 
 
 def trained(seed: int = 0, **changes: Any) -> Mnist:
     config = MnistConfig(column="x", seed=seed, **(SMALL | changes))
-    torch.manual_seed(seed)
+    torch.manual_seed(shifted(seed))
     data = module(config.batch_size, seed)
     network = Mnist(config)
     _fit(network, data, lambda _: True)
@@ -227,9 +228,9 @@ def test_the_sensitivity_is_part_of_the_loss_and_of_its_gradient(theta: float) -
     config = MnistConfig(**{**SMALL, "theta": theta}, column="small", seed=0, sensitivity=0.7, rtol=1e-9)
     network = Mnist(config).double()
     images, labels = torch.rand(5, 1, 8, 8, dtype=torch.float64), torch.arange(5) % 4
-    torch.manual_seed(1)
+    torch.manual_seed(shifted(1))
     terms = network.terms((images, labels))
-    torch.manual_seed(1)
+    torch.manual_seed(shifted(1))
     v, step = torch.randn_like(images), 1e-6
     with torch.no_grad():
         tangents = (network.model(images + step * v) - network.model(images - step * v)) / (2 * step)
@@ -353,5 +354,5 @@ assert not origins & {{"matplotlib", "scipy"}}, origins
 assert "resolvent.plotting" not in sys.modules
 command.main(["mnist", "--help"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert "--data-dir" in done.stdout, done.stderr

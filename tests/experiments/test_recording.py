@@ -9,6 +9,7 @@ from experiments.small_network import SMALL
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.network import Mnist
 from resolvent.experiments.mnist.recording import Pass, never_looking
+from seeding import shifted
 
 IMPLICIT: dict[str, Any] = {
     **SMALL,
@@ -59,7 +60,7 @@ def test_a_number_of_steps_below_zero_is_refused() -> None:
 def test_recorded_training_is_the_same_training(theta: float, training: dict[str, Any]) -> None:
     losses = []
     for graph_steps in (0, 30):
-        torch.manual_seed(0)
+        torch.manual_seed(shifted(0))
         settings = {**IMPLICIT, "theta": theta, **training, "rtol": 1e-6, "graph_steps": graph_steps}
         network = Mnist(MnistConfig(**settings)).cuda().train()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)

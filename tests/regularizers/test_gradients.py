@@ -12,6 +12,7 @@ from regularizers.trajectories import FIELDS, SHARP, Rotation, follow
 from resolvent.blocks import ThetaBlock, Trajectory
 from resolvent.fields import MLP, Piecewise
 from resolvent.regularizers import DiagonalPenalty, KineticEnergy, TotalDerivative, TrajectoryPenalty
+from seeding import shifted
 
 Penalty = Callable[[nn.Module, Trajectory], Tensor]
 
@@ -19,7 +20,7 @@ Penalty = Callable[[nn.Module, Trajectory], Tensor]
 def total(**options: float) -> Callable[..., Penalty]:
     def make(**more: object) -> Penalty:
         def penalty(field: nn.Module, trajectory: Trajectory) -> Tensor:
-            generator = torch.Generator().manual_seed(0)
+            generator = torch.Generator().manual_seed(shifted(0))
             return TrajectoryPenalty(**options, generator=generator, **more)(field, trajectory).total
 
         return penalty
@@ -32,7 +33,7 @@ def diagonal(**more: object) -> Penalty:
         return y * D + D.square()
 
     return lambda field, trajectory: DiagonalPenalty(
-        1.0, measure, probes=2, generator=torch.Generator().manual_seed(0), **more
+        1.0, measure, probes=2, generator=torch.Generator().manual_seed(shifted(0)), **more
     )(field, trajectory)
 
 

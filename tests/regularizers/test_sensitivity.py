@@ -6,12 +6,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import resolvent as rs
+from seeding import shifted
 
 TIGHT = rs.Stopping(rtol=1e-10)
 
 
 def network(theta: float = 0.5, classes: int = 4) -> nn.Sequential:
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     block = rs.ThetaBlock(rs.fields.MLP(3, 5, 1), theta, 2, stopping=TIGHT)
     return nn.Sequential(nn.Linear(6, 3), block, nn.Linear(3, classes))
 
@@ -27,7 +28,7 @@ def test_its_mean_is_the_norm_of_the_jacobian(distribution: str) -> None:
         "softmax": (p[:, None] * (jacobian - p @ jacobian).square()).sum(),
     }
     for measure, expected in exact.items():
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(shifted(0))
         penalise = rs.regularizers.Sensitivity(2.0, measure, distribution, generator)
         with torch.no_grad():
             got = penalise(model, x.expand(20_000, -1)).penalty
@@ -38,7 +39,7 @@ def test_its_mean_is_the_norm_of_the_jacobian(distribution: str) -> None:
 def test_for_softmax_it_is_what_small_noise_adds_to_the_loss() -> None:
     """Exactly, for a network that is linear: both probes and noise are averaged away."""
     model, x, s = nn.Sequential(nn.Linear(6, 4)), torch.randn(1, 6), 0.02
-    noise = torch.randn(400_000, 6, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(400_000, 6, generator=torch.Generator().manual_seed(shifted(1)))
     labels = torch.zeros(len(noise), dtype=torch.long)
     with torch.no_grad():
         # Each draw and its negative: the first order drops out.
@@ -55,7 +56,7 @@ def test_its_gradient_is_exact(theta: float, measure: str) -> None:
     generator = torch.Generator()
 
     def penalty(*_: torch.Tensor) -> torch.Tensor:
-        generator.manual_seed(0)
+        generator.manual_seed(shifted(0))
         return rs.regularizers.Sensitivity(1.0, measure, generator=generator)(model, x).penalty
 
     assert torch.autograd.gradcheck(penalty, tuple(model.parameters()))

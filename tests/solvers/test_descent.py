@@ -16,7 +16,7 @@ def test_gradient_of_the_squared_residual() -> None:
     W, b = torch.randn(4, 4), torch.randn(2, 4)
     problem = NonlinearProblem(Function(lambda w: torch.tanh(w @ W)), b, 0.8, b.dtype, b.dtype)
     w = torch.randn(2, 4)
-    _, gradient, _ = _objective(problem, w)
+    _, gradient, *_ = _objective(problem, w)
     step = 1e-6
     for i in range(4):
         e = step * torch.eye(4)[i]
@@ -61,7 +61,7 @@ def test_the_line_search_meets_the_strong_wolfe_conditions(first: float, curvatu
             return torch.autograd.grad(phi(leaf).sum(), leaf)[0]
 
     zero = torch.zeros(3)
-    line = LineSearch.start(phi(zero), slope(zero), torch.full((3,), first))
+    line = LineSearch.start(phi(zero), slope(zero), zero, torch.full((3,), first))
     accepted_at = torch.full((3,), torch.nan)
     for _ in range(30):
         trial = line.t
@@ -70,6 +70,42 @@ def test_the_line_search_meets_the_strong_wolfe_conditions(first: float, curvatu
     assert accepted_at.isfinite().all()
     assert (phi(accepted_at) <= phi(zero) + 1e-4 * accepted_at * slope(zero)).all()
     assert (slope(accepted_at).abs() <= curvature * slope(zero).abs()).all()
+
+
+DESCENTS = [rs.GradientDescent(), rs.GradientDescent(momentum=0.5), rs.ConjugateGradient(), rs.LBFGS()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["64", "32"])
+@pytest.mark.parametrize("solver", DESCENTS, ids=str)
+def test_rounding_of_the_squares_does_not_end_the_descent(solver: rs.Solver, dtype: torch.dtype) -> None:
+    """A well-conditioned affine problem is solved to a few times the rounding of r, where a square has lost all digits
+    that could tell a step forward from one back."""
+    rates = torch.linspace(-3, 0.5, 6)
+    q = torch.linalg.qr(torch.randn(6, 6)).Q
+    A = (q @ torch.diag(rates) @ q.T).to(dtype)
+    w = torch.randn(20, 6).to(dtype)
+    b = w - w @ A
+    # In single precision this is about the default.
+    stopping = rs.Stopping(rtol=8 * torch.finfo(dtype).eps, atol=0.0)
+    assert rs.resolve(lambda w: w @ A, b, 1.0, solver=solver, stopping=stopping, on_failure="ignore").converged.all()
+
+
+def test_the_line_search_goes_by_slopes_where_values_cannot_tell() -> None:
+    """Of a quadratic with its minimum at t = 1, the value at 0.9 came out too large by rounding."""
+    one = torch.ones(1)
+    decrease, too_large = 0.495 * 1e-12, 1e-12
+    phi, slope = 0.5 * one, -1e-12 * one
+    for rounding, expected in ((1e-14, False), (1e-11, True)):
+        line = LineSearch.start(phi, slope, rounding * one, 0.9 * one)
+        _, accepted = search(line, phi - decrease + too_large, 0.1 * slope, 0.9)
+        assert accepted.item() is expected
+
+
+def test_a_slope_that_is_not_finite_is_not_accepted() -> None:
+    one = torch.ones(1)
+    line, accepted = search(LineSearch.start(one, -one, 0 * one, one), 0.1 * one, torch.nan * one, 0.9)
+    assert not accepted.item()
+    assert 0 < line.t.item() < 1
 
 
 def test_a_trial_that_is_not_finite_shortens_the_step() -> None:

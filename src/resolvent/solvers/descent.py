@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.norms import dot, flat, per_sample, rms
+from resolvent.equation.norms import dot, flat, length, per_sample, rms
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 from resolvent.solvers.history import divide, ring
@@ -57,10 +57,10 @@ class Descent(NonlinearSolver):
         return torch.where(expected > 0, torch.minimum(expected, 10 * before.line.t), 1.0)
 
     def init(self, problem: Problem, w: Tensor) -> DescentState:
-        phi, gradient, norm = _objective(problem, w)
+        phi, gradient, norm, rounding = _objective(problem, w)
         empty = ring(self.memory, gradient)
         direction = self.steepest(gradient)
-        line = LineSearch.start(phi, dot(gradient, direction), torch.ones_like(phi))
+        line = LineSearch.start(phi, dot(gradient, direction), rounding, torch.ones_like(phi))
         return DescentState(
             w=w,
             norm=norm,
@@ -74,7 +74,7 @@ class Descent(NonlinearSolver):
     def step(self, problem: Problem, state: DescentState, running: Tensor) -> DescentState:
         moved = state.w + per_sample(state.line.t, state.w) * state.direction
         trial = torch.where(per_sample(running, moved), moved, state.w)
-        phi, gradient, norm = _objective(problem, trial)
+        phi, gradient, norm, rounding = _objective(problem, trial)
         line, accepted = search(state.line, phi, dot(gradient, state.direction), self.curvature)
         accepted = accepted & running
         hopeless = running & ~accepted & (line.trials >= _MOST_TRIALS)
@@ -85,12 +85,13 @@ class Descent(NonlinearSolver):
         changes_g = torch.where(shifted, _shift(state.changes_g, gradient - state.gradient), state.changes_g)
         gradient = torch.where(moves, gradient, state.gradient)
         phi = torch.where(accepted, phi, state.line.phi)
+        rounding = torch.where(accepted, rounding, state.line.rounding)
         steepest = self.steepest(gradient)
         direction = torch.where(moves, self.direct(gradient, state, changes_w, changes_g), steepest)
         uphill = ~(dot(direction, gradient) < 0)
         direction = torch.where(per_sample(uphill, direction), steepest, direction)
         slope = dot(direction, gradient)
-        next_line = LineSearch.start(phi, slope, self.first_trial(state, slope))
+        next_line = LineSearch.start(phi, slope, rounding, self.first_trial(state, slope))
         turn = accepted | hopeless
         return DescentState(
             w=torch.where(moves, trial, state.w),
@@ -188,11 +189,13 @@ class LBFGS(Descent):
         return -q.reshape(gradient.shape)
 
 
-def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """phi and its gradient at w, and the root mean square of r."""
+def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """phi and its gradient at w, the root mean square of r, and the length of the rounding error in r."""
     linearization = Linearization(problem, w)
-    r = problem.b + problem.tau * linearization.image - w
-    return 0.5 * dot(r, r), -linearization.transposed_product(r), rms(r)
+    change = problem.tau * linearization.image
+    r = problem.b + change - w
+    rounding = torch.finfo(problem.precision).eps * (length(problem.b) + length(change) + length(w))
+    return 0.5 * dot(r, r), -linearization.transposed_product(r), rms(r), rounding
 
 
 def _shift(history: Tensor, vector: Tensor) -> Tensor:

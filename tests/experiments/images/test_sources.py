@@ -20,8 +20,9 @@ from resolvent.experiments.images.mnist import FILES, download_mnist, is_mnist, 
 from resolvent.experiments.images.own import read_folder, read_npz
 from resolvent.experiments.images.sources import source_of
 from resolvent.experiments.images.split import stratified
+from seeding import shifted
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4), dtype=np.uint8)
+IMAGES = np.random.default_rng(shifted(0)).integers(0, 256, (40, 5, 4), dtype=np.uint8)
 LABELS = np.arange(40, dtype=np.uint8) % 10
 
 

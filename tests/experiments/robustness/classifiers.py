@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.experiments.robustness import Budget
+from seeding import shifted
 
 SIZE = 10
 PIXELS = SIZE * SIZE
@@ -62,8 +63,8 @@ def theta_network(theta: float = 0.5, classes: int = 4, **block: object) -> nn.S
 
 def patterns(count: int, classes: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Noisy copies of one pattern for each class."""
-    random = torch.Generator().manual_seed(seed)
-    prototypes = 0.5 + 0.25 * torch.randn(classes, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(99))
+    random = torch.Generator().manual_seed(shifted(seed))
+    prototypes = 0.5 + 0.25 * torch.randn(classes, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(shifted(99)))
     labels = torch.randint(classes, (count,), generator=random)
     return (prototypes[labels] + 0.2 * torch.randn(count, 1, SIZE, SIZE, generator=random)).clamp(0, 1), labels
 

@@ -20,16 +20,17 @@ from resolvent.experiments.robustness import (
     square,
     transfer,
 )
+from seeding import shifted
 
 NORMS = ("linf", "l2")
 SMALL = Effort(apgd_steps=20, targets=9, fab_steps=10, queries=20)
 Attack = Callable[[nn.Module, Tensor, Tensor, Budget], Outcome]
 ATTACKS: dict[str, Attack] = {
     "fgsm": fgsm,
-    "pgd": lambda *case: pgd(*case, seed=0, steps=10, restarts=2),
-    "apgd-ce": lambda *case: autoattack(*case, seed=0, effort=Effort(20, 0, 0, 0)),
-    "ensemble": lambda *case: autoattack(*case, seed=0, effort=SMALL),
-    "square": lambda *case: square(*case, seed=0, queries=50),
+    "pgd": lambda *case: pgd(*case, seed=shifted(0), steps=10, restarts=2),
+    "apgd-ce": lambda *case: autoattack(*case, seed=shifted(0), effort=Effort(20, 0, 0, 0)),
+    "ensemble": lambda *case: autoattack(*case, seed=shifted(0), effort=SMALL),
+    "square": lambda *case: square(*case, seed=shifted(0), queries=50),
 }
 
 
@@ -81,7 +82,7 @@ def test_squares_alone_succeed_with_a_larger_budget(norm: str) -> None:
 @pytest.mark.parametrize("name", ["fgsm", "pgd"])
 def test_batches_make_no_difference(name: str) -> None:
     model, (images, labels) = theta_network(), patterns(11)
-    attack = {"fgsm": fgsm, "pgd": lambda *case, **kw: pgd(*case, seed=0, steps=4, **kw)}[name]
+    attack = {"fgsm": fgsm, "pgd": lambda *case, **kw: pgd(*case, seed=shifted(0), steps=4, **kw)}[name]
     budget = Budget("l2", 0.5)
     whole = attack(model, images, labels, budget)
     parts = attack(model, images, labels, budget, batch_size=3)
@@ -109,13 +110,13 @@ def test_the_seed_and_nothing_else_decides(attack: Any) -> None:
     def run(seed: int) -> Tensor:
         return attack(model, images, labels, Budget("l2", 1.5), seed, **options).images
 
-    torch.manual_seed(1)
+    torch.manual_seed(shifted(1))
     first = run(0)
     state = torch.get_rng_state()
-    torch.manual_seed(2)
+    torch.manual_seed(shifted(2))
     assert torch.equal(run(0), first)
     assert not torch.equal(run(1), first)
-    torch.manual_seed(1)
+    torch.manual_seed(shifted(1))
     assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
     assert torch.get_default_dtype() == torch.float64
 
@@ -185,9 +186,9 @@ def test_adversarial_images_leave_the_model_as_it_was() -> None:
     frozen = model[2].weight.requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     budget = Budget("l2", 0.5)
-    torch.manual_seed(5)
+    torch.manual_seed(shifted(5))
     first = adversarial_images(model, images, labels, budget)
-    torch.manual_seed(5)
+    torch.manual_seed(shifted(5))
     assert torch.equal(adversarial_images(model, images, labels, budget), first)
     assert bool((budget.distance(images, first) <= 0.5 * (1 + 1e-12)).all())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -37,7 +37,7 @@ class AllTogether(Strategy):
         w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
     a resolvent of as many times the unknowns, in which every evaluation of the field serves all layers. Newton's method
-    solves it, with a matrix that is block triangular. For theta >= 1/2 the states follow from the stages with no further
+    solves it, with a block triangular matrix. For theta >= 1/2 the states follow from the stages with no further
     evaluation, y_n = y_{n-1} + (w_n - y_{n-1}) / theta. For a smaller or a learned theta errors would grow that way,
     and the states follow from the slopes at the stages. For few unknowns an evaluation of the field costs the same for
     one layer and for many, so that the block is several times as fast.
