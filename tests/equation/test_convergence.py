@@ -7,8 +7,8 @@ import resolvent as rs
 from manufactured import PROBLEMS, SOLVERS, Manufactured
 
 # What must not converge, for a reason of mathematics. Picard's iteration does not contract (with damping 1/2 an
-# eigenvalue of -3 becomes one of -1), or by no more than 1e-4 a step. Gradient descent has a thousand steps, and needs a
-# number that grows with the squared condition number.
+# eigenvalue of -3 becomes one of -1), or by no more than 1e-4 a step. Gradient descent has a thousand steps, and needs
+# a number that grows with the squared condition number.
 EXPANDING = {"affine, normal", "affine, non-normal", "skew, large tau", "stiff to -1e6", "monotone cubic"}
 ILL_CONDITIONED = {"affine, non-normal", "stiff to -1e6", "nearly singular"}
 UNSUITED = {

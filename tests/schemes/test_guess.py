@@ -62,7 +62,7 @@ def test_explicit_guess_costs_one_evaluation_a_step_whatever_the_stages() -> Non
     # In training mode the first call would also evaluate the field to check it.
     block = blocks.Block(problem, scheme, 4, guess="explicit").eval()
     with torch.no_grad():
-        trajectory = blocks.Block(problem, scheme, 4, guess="explicit").eval().trajectory(problem.state(torch.zeros(2)))
+        trajectory = block.trajectory(problem.state(torch.zeros(2)))
     assert len(trajectory.solutions) == 12
     assert len(calls) == trajectory.evaluations + 4
 

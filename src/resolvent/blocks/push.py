@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.function import as_vector_field
 from resolvent.equation.jacobian import Jacobian
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Field, Number
@@ -80,7 +81,7 @@ def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
             interval = pass_.interval(n)
             along = _Linearized(field, interval.time(theta), start + theta * (end - start))
-            step = scheme.step(dataclasses.replace(interval, field=along), Carry((v,)))
+            step = scheme.step(dataclasses.replace(interval, field=as_vector_field(along)), Carry((v,)))
             v, solves = step.state, solves + step.solutions
     return Pushed(trajectory.states[-1], v, (trajectory,), solves)
 

@@ -126,8 +126,7 @@ class VectorField:
         """F(t, .), where t may be one time for each sample."""
         both = self.value_and_jacobian
         if self.rowwise and isinstance(t, Tensor) and t.dim() > 0:
-            known = None if both is None else lambda w, t: both(t, w)
-            return Function(lambda w, t: self.call(t, w), (t,), True, self.linear_part, known)
+            return self._of_rows((t,))
         known = None if both is None else lambda w: both(t, w)
         return Function(lambda w: self.call(t, w), (), self.rowwise, self.linear_part, known)
 
@@ -135,12 +134,20 @@ class VectorField:
         self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False
     ) -> Function:
         """W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
+        single = self.at(times[0]) if self.autonomous else self._of_rows((time_columns(times, like),))
+        return replace(
+            single,
+            conditions=() if self.autonomous else single.conditions,
+            linear_part=None,
+            mix=mix,
+            triangular=triangular,
+        )
+
+    def _of_rows(self, times: tuple[Tensor]) -> Function:
+        """F with the time as a condition."""
         both = self.value_and_jacobian
-        if self.autonomous:
-            known = None if both is None else lambda w: both(times[0], w)
-            return Function(lambda w: self.call(times[0], w), (), True, None, known, mix, triangular)
         known = None if both is None else lambda w, t: both(t, w)
-        return Function(lambda w, t: self.call(t, w), (time_columns(times, like),), True, None, known, mix, triangular)
+        return Function(lambda w, t: self.call(t, w), times, True, self.linear_part, known)
 
 
 def as_vector_field(field: Any) -> VectorField:

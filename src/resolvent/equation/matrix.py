@@ -121,7 +121,7 @@ class BlockTriangular(Matrix):
         inverses, info = torch.linalg.inv_ex(identity - _narrow(tau) * diagonal * self.blocks)
         products = inverses[:, :, None] @ self.blocks[:, None]  # (batch, layers, layers, k, k)
         below = -(self.mix.tril(-1))[:, :, None, None] * products
-        lower = (_narrow(tau)[..., None] if isinstance(tau, Tensor) else tau) * below
+        lower = tau * below
         lower = lower.transpose(2, 3).reshape(batch, layers * k, layers * k)
         return inverses, lower, (info == 0).all(1)
 

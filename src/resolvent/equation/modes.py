@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,14 +30,17 @@ def derivatives_allowed(device: torch.device) -> Iterator[None]:
         yield
 
 
-def without_inference_tensors(function: Call) -> Call:
+C = TypeVar("C", bound=Call)
+
+
+def without_inference_tensors(function: C) -> C:
     """The function with copies of the inference tensors that it closes over, such as the weights of a module that was
     made in inference mode: autograd refuses to save them. To be called outside inference mode.
     """
     if isinstance(function, Function):
         copy = function.outside_inference()
-        return replace(copy, call=_retrying(copy.call))
-    return _retrying(function)
+        return cast(C, replace(copy, call=_retrying(copy.call)))
+    return cast(C, _retrying(function))
 
 
 def _retrying(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -133,10 +133,10 @@ class ClosedOver:
         found = {key: tensor for key, tensor in first.found.items() if second.found.get(key) is tensor}
         self.function = function
         self.tensors = tuple(found.values())
-        self._held = [
+        self._held: list[tuple[dict[str, Any], str, Tensor | None]] = [
             (tensors, name, tensor)
             for module in modules_within(function)
-            for tensors in (module._parameters, module._buffers)
+            for tensors in cast(tuple[dict[str, Any], ...], (module._parameters, module._buffers))
             for name, tensor in tensors.items()
             if id(tensor) in found
         ]

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.experiments.network import Batches, Config, Metrics, Network, mean_steps
-from resolvent.experiments.pseudo_transient import PATIENT, PseudoTransient
 from resolvent.experiments.simultaneous import Simultaneous
 
 THETAS = ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -69,7 +68,7 @@ class Regression(Network):
         super().__init__(config)
         field = rs.fields.MLP(2, 10, 3, init=config.init)
         # Nothing keeps the spectrum of this field from 1 / (theta h), where a layer folds the plane.
-        self.block = _block(field, config.theta, solver=PseudoTransient(), stopping=PATIENT)
+        self.block = _block(field, config.theta)
         self.layers = Simultaneous(self.block)
         # With weights of 1: the terms are recorded as they are, and weighed in the loss.
         self.penalty = rs.regularizers.TrajectoryPenalty(divergence=1.0, jacobian=1.0, power=config.power)

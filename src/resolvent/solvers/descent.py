@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.norms import dot, flat, length, per_sample, rms
-from resolvent.equation.problem import Problem
+from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.solver import State
 from resolvent.solvers.history import divide, ring
 from resolvent.solvers.line_search import LineSearch, search
@@ -56,7 +56,7 @@ class Descent(NonlinearSolver):
         expected = divide(before.line.t * before.line.slope, slope)
         return torch.where(expected > 0, torch.minimum(expected, 10 * before.line.t), 1.0)
 
-    def init(self, problem: Problem, w: Tensor) -> DescentState:
+    def init(self, problem: NonlinearProblem, w: Tensor) -> DescentState:
         phi, gradient, norm, rounding = _objective(problem, w)
         empty = ring(self.memory, gradient)
         direction = self.steepest(gradient)
@@ -71,7 +71,7 @@ class Descent(NonlinearSolver):
             changes_g=empty.clone(),
         )
 
-    def step(self, problem: Problem, state: DescentState, running: Tensor) -> DescentState:
+    def step(self, problem: NonlinearProblem, state: DescentState, running: Tensor) -> DescentState:
         moved = state.w + per_sample(state.line.t, state.w) * state.direction
         trial = torch.where(per_sample(running, moved), moved, state.w)
         phi, gradient, norm, rounding = _objective(problem, trial)
@@ -189,7 +189,7 @@ class LBFGS(Descent):
         return -q.reshape(gradient.shape)
 
 
-def _objective(problem: Problem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _objective(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """phi and its gradient at w, the root mean square of r, and the length of the rounding error in r."""
     linearization = Linearization(problem, w)
     change = problem.tau * linearization.image

@@ -8,7 +8,7 @@ from torch import Tensor
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Dense, solve_factorized
 from resolvent.equation.norms import per_sample, rms
-from resolvent.equation.problem import Problem
+from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solver import Plan, State
 from resolvent.equation.torch_func import any_true
 from resolvent.solvers.dense import DenseLU
@@ -42,13 +42,13 @@ class Newton(NonlinearSolver):
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU()  # With the matrix at hand.
 
-    def init(self, problem: Problem, w: Tensor) -> NewtonState:
+    def init(self, problem: NonlinearProblem, w: Tensor) -> NewtonState:
         image, matrix = evaluate_with_matrix(problem, w)
         r = problem.step_of(image) - w
         norm = rms(r)
         return NewtonState(w=w, norm=norm, matrix=matrix, r=r, length=torch.ones_like(norm))
 
-    def step(self, problem: Problem, state: NewtonState, running: Tensor) -> NewtonState:
+    def step(self, problem: NonlinearProblem, state: NewtonState, running: Tensor) -> NewtonState:
         assert state.matrix is not None
         direction, usable = state.matrix.solve(state.r)
         moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
@@ -95,7 +95,7 @@ class Chord(NonlinearSolver):
         norm = rms(r)
         return replace(before, w=w, norm=norm, r=r, length=torch.ones_like(norm), fresh=torch.zeros_like(before.fresh))
 
-    def init(self, problem: Problem, w: Tensor) -> ChordState:
+    def init(self, problem: NonlinearProblem, w: Tensor) -> ChordState:
         image, matrix = evaluate_with_matrix(problem, w)
         r = problem.step_of(image) - w
         norm = rms(r)
@@ -111,7 +111,7 @@ class Chord(NonlinearSolver):
             fresh=torch.ones_like(usable),
         )
 
-    def step(self, problem: Problem, state: ChordState, running: Tensor) -> ChordState:
+    def step(self, problem: NonlinearProblem, state: ChordState, running: Tensor) -> ChordState:
         assert state.broken is not None
         moved = state.w + per_sample(state.length, state.w) * solve_factorized(state.factors, state.pivots, state.r)
         trial = torch.where(per_sample(running, moved), moved, state.w)

@@ -9,7 +9,7 @@ from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import iterate
 from resolvent.equation.norms import per_sample, rms
-from resolvent.equation.problem import Problem
+from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solver import Attempt, Plan, Solver, State
 from resolvent.equation.stopping import Stopping
 from resolvent.solvers.gmres import GMRES
@@ -58,7 +58,7 @@ class NewtonKrylov(NonlinearSolver):
     def linear_plan(self, problem: Problem) -> Plan:
         return self.linear
 
-    def init(self, problem: Problem, w: Tensor) -> NewtonKrylovState:
+    def init(self, problem: NonlinearProblem, w: Tensor) -> NewtonKrylovState:
         r = problem.defect(w)
         norm = rms(r)
         return NewtonKrylovState(
@@ -70,7 +70,7 @@ class NewtonKrylov(NonlinearSolver):
             forcing=torch.full_like(norm, _FIRST_FORCING),
         )
 
-    def step(self, problem: Problem, state: NewtonKrylovState, running: Tensor) -> NewtonKrylovState:
+    def step(self, problem: NonlinearProblem, state: NewtonKrylovState, running: Tensor) -> NewtonKrylovState:
         needed = running & (state.length == 0)
         direction = self._direction(problem, state, needed)
         length = torch.where(needed, 1.0, state.length)
@@ -89,7 +89,7 @@ class NewtonKrylov(NonlinearSolver):
             forcing=torch.where(lower, self._forcing(norm / state.norm, state.forcing), state.forcing),
         )
 
-    def _direction(self, problem: Problem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
+    def _direction(self, problem: NonlinearProblem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
         """The corrections of the samples that need one; the others keep theirs."""
         system = LinearProblem(state.r, Linearization(problem, state.w), transposed=False)
         inner = Stopping(max_steps=self.inner_steps)

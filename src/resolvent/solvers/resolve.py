@@ -78,7 +78,7 @@ def solve_options(
     if isinstance(solver, LinearSolver):
         refuse_linear(solver)
     stopping = expect(stopping, StoppingRule, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
-    adjoint = expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")  # type: ignore[type-abstract]
+    adjoint = expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")
     return SolveOptions(solver, stopping, adjoint, on_failure)
 
 
@@ -115,8 +115,8 @@ def _resolve(
             raise ResolventError("Inference mode loses tangents: take torch.no_grad() around forward-mode derivatives.")
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
-            copies = (outside_inference(x) for x in (b, tau, w0))
-            return _resolve(options, without_inference_tensors(F), *copies, reuse)
+            b, tau, w0 = (outside_inference(x) for x in (b, tau, w0))
+            return _resolve(options, without_inference_tensors(F), b, tau, w0, reuse)
     problem = _pose(F, b, tau)
     start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
 

@@ -9,7 +9,7 @@ from resolvent.models import ImplicitResNet, implicit_resnet18
 
 SCHEDULES = ("plateau", "onecycle", "constant")
 TRAININGS = ("clean", "noise", "adversarial")
-SOLVERS: dict[str, rs.Solver] = {
+SOLVERS: dict[str, rs.Plan] = {
     "auto": rs.Auto(),
     "anderson": rs.Anderson(),
     "newton-krylov": rs.NewtonKrylov(),
