@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent.experiments.simultaneous import PATIENT, Simultaneous
+from resolvent_lab.experiments.simultaneous import PATIENT, Simultaneous
 
 # w = b + 2w - w^3 is w^3 - w = b, which has one solution for |b| > 0.385, the value at the fold in w = 0.577.
 B = 0.4
