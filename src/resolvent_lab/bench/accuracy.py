@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from resolvent.blocks import ThetaBlock
+import resolvent as rs
 from resolvent_lab.bench.layers import stage
 from resolvent_lab.bench.task import Task, blocks
 
@@ -20,12 +20,12 @@ def residual(task: Task, states: Sequence[Tensor]) -> float:
     return max(_of_block(block, states.double()) for block, states in pairs)
 
 
-def _of_block(block: ThetaBlock, states: Tensor) -> float:
+def _of_block(block: rs.ThetaBlock, states: Tensor) -> float:
     theta, h = float(block.theta), float(block.step_size)
     worst = 0.0
     for n, (x, y) in enumerate(pairwise(states)):
         z = (1 - theta) * x + theta * y
-        defect = z - x - theta * h * block.field((n + stage(block.field, theta, torch.float32)) * h, z)
+        defect = z - x - theta * h * block.field((n + stage(theta)) * h, z)
         scale = torch.maximum(_norm(x), _norm(z))
         worst = max(worst, float((_norm(defect) / scale).max()))
     return worst

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent.blocks.pieces import right_end
-from resolvent.blocks.weights import frozen_weights
 from resolvent_lab.bench.task import Convert, Task
 
 
@@ -37,16 +35,19 @@ class Layers(nn.Module, ABC):
 
     def _states(self, x: Tensor) -> list[Tensor]:
         states = [x]
-        with frozen_weights(self) as layers:
+        with rs.blocks.frozen_weights(self) as layers:
             for n in range(self.num_steps):
-                t = (n + stage(self.field, self.theta, x.dtype)) * self.h
+                t = (n + stage(self.theta)) * self.h
                 states.append(layers.layer(n, t, states[-1]))
         return states
 
 
-def stage(field: object, theta: float, dtype: torch.dtype) -> float:
-    """Where in its step a layer reads the field."""
-    return right_end(field, dtype) if theta == 1 else theta
+def stage(theta: float) -> float:
+    """The fraction of its step at which a layer reads the field.
+
+    The fields of all tasks are constant in time within a step. At its end the next piece of a piecewise one begins.
+    """
+    return theta if theta < 1 else 0.5
 
 
 class Explicit(Layers):

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from resolvent.blocks import ThetaBlock
+import resolvent as rs
 
-Convert = Callable[[ThetaBlock], nn.Module]
+Convert = Callable[[rs.ThetaBlock], nn.Module]
 """What stands in for a block: a module with its `forward` and `trajectory`, and with the block's field in it."""
 
 
@@ -40,9 +40,9 @@ class Task:
         return f"{self.row} {self.title}, theta={self.theta:g}"
 
 
-def blocks(model: nn.Module) -> dict[str, ThetaBlock]:
+def blocks(model: nn.Module) -> dict[str, rs.ThetaBlock]:
     """The theta layers of a model, by name and in order."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, ThetaBlock)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, rs.ThetaBlock)}
 
 
 def with_layers(model: nn.Module, convert: Convert) -> nn.Module:

@@ -10,7 +10,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "counted at the trained networks: L-BFGS up to the authors' tolerance, |r|² ≤ 1e-6, and Newton's method, the "
         "library's default for two unknowns, up to its own, |r| ≤ 1e-6 of the scale. Nothing keeps the spectrum "
         "of this field away from 1 / (theta h), where a layer folds the plane: restarts counts the epochs in which "
-        "the solution had to be looked for behind a fold.",
+        "the solver had to fall back to the flow that passes a fold.",
     ),
     "stiff": (
         "A stiff system",

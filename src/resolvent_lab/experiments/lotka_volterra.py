@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, mean_steps
-from resolvent_lab.experiments.simultaneous import Simultaneous
 
 THETAS = (0.0, 0.5, 1.0)
 LAYERS, HORIZON = 50, 10.0
@@ -78,10 +77,9 @@ class LotkaVolterra(Network):
         super().__init__(config)
         field = rs.fields.MLP(2, 20, 4, activation=nn.ReLU(), init=config.init)
         self.block = rs.ThetaBlock(field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON)
-        self.layers = Simultaneous(self.block)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
-        states = self.layers.trajectory(batch[0]).states
+        states = self.trajectory(batch[0]).states
         loss = (states - batch)[1:].square().sum(-1).mean()
         return {"loss": loss, "total": loss}
 
@@ -104,7 +102,7 @@ class LotkaVolterra(Network):
             "late_radius": self._late_radius(data[0]),
             "orbit_distance": self._orbit_distance(data[0]),
             "iterations": mean_steps(solutions),
-            "restarts": self.layers.restarts,
+            "restarts": self.restarts,
         }
 
     @torch.no_grad()

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, mean_steps
-from resolvent_lab.experiments.simultaneous import Simultaneous
 
 THETAS = ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAYERS = 5
@@ -69,13 +68,12 @@ class Regression(Network):
         field = rs.fields.MLP(2, 10, 3, init=config.init)
         # Nothing keeps the spectrum of this field from 1 / (theta h), where a layer folds the plane.
         self.block = _block(field, config.theta)
-        self.layers = Simultaneous(self.block)
         # With weights of 1: the terms are recorded as they are, and weighed in the loss.
         self.penalty = rs.regularizers.TrajectoryPenalty(divergence=1.0, jacobian=1.0, power=config.power)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         x, target = batch
-        trajectory = self.layers.trajectory(x)
+        trajectory = self.trajectory(x)
         loss = (trajectory.states[-1, :, 1] - target).square().mean()
         penalty = self.penalty(self.block.field, trajectory)
         assert penalty.mean_divergence is not None
@@ -112,7 +110,7 @@ class Regression(Network):
             "sign_flips": sign_flips(states[:, :, 1]),
             "iterations": mean_steps(trajectory.solutions),
             **self._paper_s_iterations(x),
-            "restarts": self.layers.restarts,
+            "restarts": self.restarts,
         }
 
     @torch.no_grad()

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent_lab.experiments.network import Batches, Config, Metrics, Network
 from resolvent_lab.experiments.regression import sign_flips
-from resolvent_lab.experiments.simultaneous import Simultaneous
 
 THETAS = (0.0, 0.5, 1.0)
 POINTS = (2, 4, 10)
@@ -97,12 +96,11 @@ class Stiff(Network):
 
         self.field = rs.fields.Piecewise([layer() for _ in range(LAYERS)])
         self.block = rs.ThetaBlock(self.field, theta=config.theta, num_steps=LAYERS, horizon=HORIZON)
-        self.layers = Simultaneous(self.block)
         self.penalty = rs.regularizers.TrajectoryPenalty(variation=config.variation)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         starts, states = batch
-        trajectory = self.layers.trajectory(states[0, :, None], starts)
+        trajectory = self.trajectory(states[0, :, None], starts)
         compared = slice(LAYERS // self.config.points, None, LAYERS // self.config.points)
         loss = (trajectory.states[compared, :, 0] - states[compared]).square().mean()
         variation = self.penalty(self.field, trajectory).total
@@ -127,7 +125,7 @@ class Stiff(Network):
             "growth_low": growth.min().item(),
             "growth_high": growth.max().item(),
             "evaluations": self._evaluations(batches),
-            "restarts": self.layers.restarts,
+            "restarts": self.restarts,
         }
 
     @torch.no_grad()

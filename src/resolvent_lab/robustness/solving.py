@@ -1,17 +1,12 @@
 """A model as an attack needs it: fixed, and with gradients that are what they claim to be."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from torch import nn
 
-from resolvent.blocks import Block
-from resolvent.blocks.weights import frozen_weights
-from resolvent.equation.adjoint import ImplicitAdjoint
-from resolvent.equation.options import SolveOptions
-from resolvent.equation.stopping import Stopping
+import resolvent as rs
 
 
 @contextmanager
@@ -32,19 +27,6 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def solved_otherwise(model: nn.Module, change: Callable[[SolveOptions], SolveOptions]) -> Iterator[None]:
-    """The blocks of the model solve their equations in another way; afterwards they are as before."""
-    blocks = [(module, module.options) for module in model.modules() if isinstance(module, Block)]
-    try:
-        for block, options in blocks:
-            block.options = change(options)
-        yield
-    finally:
-        for block, options in blocks:
-            block.options = options
-
-
-@contextmanager
 def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
     """The model with its equations solved and differentiated accurately, and `fixed`; afterwards it is as before.
 
@@ -53,15 +35,18 @@ def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
     smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them. In the model that
     is yielded normalised weights are computed once for all passes.
     """
-    with solved_otherwise(model, partial(_accurate, rtol=rtol)), fixed(model), frozen_weights(model) as frozen:
-        yield frozen
+    with ExitStack() as stack:
+        for block in model.modules():
+            if isinstance(block, rs.Block):
+                own = block.options.stopping.rtol
+                stopping = rs.Stopping(rtol=None if own is None else min(own, rtol))
+                adjoint = _accurate(block.options.adjoint)
+                stack.enter_context(rs.blocks.solved_with(block, stopping=stopping, adjoint=adjoint))
+        stack.enter_context(fixed(model))
+        yield stack.enter_context(rs.blocks.frozen_weights(model))
 
 
-def _accurate(options: SolveOptions, rtol: float) -> SolveOptions:
-    own = options.stopping.rtol
-    adjoint = options.adjoint if isinstance(options.adjoint, ImplicitAdjoint) else ImplicitAdjoint()
-    return dataclasses.replace(
-        options,
-        stopping=Stopping(rtol=None if own is None else min(own, rtol)),
-        adjoint=dataclasses.replace(adjoint, stopping=None),
-    )
+def _accurate(adjoint: object) -> rs.ImplicitAdjoint:
+    """The implicit adjoint, to the tolerance of the forward solve."""
+    own = adjoint if isinstance(adjoint, rs.ImplicitAdjoint) else rs.ImplicitAdjoint()
+    return dataclasses.replace(own, stopping=None)

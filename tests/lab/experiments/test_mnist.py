@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.small_network import SMALL
 from torch import Tensor, nn
 
+from lab.experiments.small_network import SMALL
 from resolvent_lab.experiments import command, machine
 from resolvent_lab.experiments.mnist import attacks, columns
 from resolvent_lab.experiments.mnist.config import MnistConfig

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.small_network import SMALL
 
+from lab.experiments.small_network import SMALL
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.mnist.recording import Pass, never_looking

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from experiments.robustness.classifiers import PIXELS, SIZE, Blind, Linear, linear_case, patterns, theta_network, train
 from torch import Tensor, nn
 
+from lab.robustness.classifiers import PIXELS, SIZE, Blind, Linear, linear_case, patterns, theta_network, train
 from resolvent_lab.robustness import (
     Budget,
     Effort,

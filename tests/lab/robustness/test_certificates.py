@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from experiments.robustness.classifiers import linear_case, patterns, theta_network, train
 from torch import Tensor, nn
 
 import resolvent as rs
+from lab.robustness.classifiers import linear_case, patterns, theta_network, train
 from resolvent_lab.robustness import (
     Budget,
     Effort,

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from experiments.robustness.classifiers import Linear
 from torch import Tensor
 
+from lab.robustness.classifiers import Linear
 from resolvent_lab.robustness import CORRUPTIONS, gaussian_noise, judge, noise_outcomes
 from resolvent_lab.robustness.corruptions import blur, occlude, rotate, salt_and_pepper
 from seeding import shifted

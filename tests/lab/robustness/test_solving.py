@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from experiments.robustness.classifiers import patterns, theta_network
 from torch import Tensor, nn
 
 import resolvent as rs
+from lab.robustness.classifiers import patterns, theta_network
 from resolvent_lab.robustness import attackable
 
 SLOPPY: dict[str, Any] = {"stopping": rs.Stopping(rtol=0.3), "adjoint": rs.OneStepAdjoint()}

@@ -5,9 +5,9 @@ import json
 
 import pytest
 import torch
-from experiments.robustness.classifiers import Blind, linear_case, patterns, theta_network, train
 from torch import Tensor, nn
 
+from lab.robustness.classifiers import Blind, linear_case, patterns, theta_network, train
 from resolvent.models import implicit_resnet18
 from resolvent_lab.robustness import FULL, QUICK, THOROUGH, Budget, Effort, Size, evaluate, masked
 

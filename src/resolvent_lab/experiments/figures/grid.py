@@ -5,12 +5,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from resolvent import plotting
-from resolvent.plotting.style import PAGE
 
 
 def grid(rows: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[list[Axes]]]:
     """A figure the width of a page with panels of this height in inches, row by row."""
     with plotting.paper_style():
-        figure = Figure(figsize=(PAGE, rows * height), layout="constrained")
+        figure = Figure(figsize=(plotting.PAGE, rows * height), layout="constrained")
         axes = np.atleast_2d(figure.subplots(rows, columns, sharey=sharey, squeeze=False))
     return figure, [list(row) for row in axes]

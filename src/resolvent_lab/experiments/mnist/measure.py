@@ -2,7 +2,7 @@
 
 import torch
 
-from resolvent.blocks.weights import frozen_weights
+import resolvent as rs
 from resolvent.models import ImplicitResNet
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.network import Metrics
@@ -29,7 +29,7 @@ def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: tor
     """Accuracies in per cent, averaged over the draws of the noise, on the images to train on and on the held-out."""
     model = model.to(device).eval()
     metrics: Metrics = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-    with torch.no_grad(), frozen_weights(model) as model:
+    with torch.no_grad(), rs.blocks.frozen_weights(model) as model:
         for part, images in (("train", data.train), ("held_out", data.part(config.held_out))):
             metrics |= noise_table(model, part, images.take(slice(config.limit)).to(device), config.draws)
         few = data.part(config.held_out).take(slice(200)).to(device)

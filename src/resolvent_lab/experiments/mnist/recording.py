@@ -1,17 +1,14 @@
 """Passes through a network that are recorded once and replayed as CUDA graphs."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent.equation.options import SolveOptions
 from resolvent.models import ImplicitResNet
-from resolvent_lab.robustness.solving import solved_otherwise
 
 Outcome = tuple[Tensor, Tensor]
 
@@ -81,14 +78,16 @@ class Scores(nn.Module):
         return self.passes(images)[0]
 
 
-def never_looking(model: nn.Module, steps: int) -> AbstractContextManager[None]:
-    """Blocks of the model solve with a number of steps that is fixed; afterwards they are as before."""
-
-    def fixed_steps(options: SolveOptions) -> SolveOptions:
-        stopping = rs.FixedSteps(steps, rtol=options.stopping.rtol, atol=options.stopping.atol)
-        return dataclasses.replace(options, stopping=stopping, on_failure="ignore")
-
-    return solved_otherwise(model, fixed_steps)
+@contextmanager
+def never_looking(model: nn.Module, steps: int) -> Iterator[None]:
+    """Blocks of the model solve with a fixed number of steps; afterwards they are as before."""
+    with ExitStack() as stack:
+        for block in model.modules():
+            if isinstance(block, rs.Block):
+                own = block.options.stopping
+                stopping = rs.FixedSteps(steps, rtol=own.rtol, atol=own.atol)
+                stack.enter_context(rs.blocks.solved_with(block, stopping=stopping, on_failure="ignore"))
+        yield
 
 
 def failures(trajectories: Sequence[rs.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
