@@ -11,9 +11,11 @@ from resolvent.blocks.memory import Store as Store
 from resolvent.blocks.push import Pushed as Pushed
 from resolvent.blocks.push import push as push
 from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError
+from resolvent.blocks.solved_with import solved_with as solved_with
 from resolvent.blocks.strategies import AllTogether as AllTogether
 from resolvent.blocks.strategies import Compiled as Compiled
 from resolvent.blocks.strategies import LayerByLayer as LayerByLayer
 from resolvent.blocks.strategies import Strategy as Strategy
 from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
 from resolvent.blocks.trajectory import Trajectory as Trajectory
+from resolvent.blocks.weights import frozen_weights as frozen_weights
