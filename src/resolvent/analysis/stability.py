@@ -1,15 +1,12 @@
 """Stability functions from the coefficients of a method: what one step does to y' = lambda y, with z = h lambda."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.torch_func import all_true
-
-Scalars = complex | Sequence[complex] | Tensor
-"""Numbers or tensors of any shape; all of the analysis is computed in complex128."""
+from resolvent.schemes.linear_form import Scalars, as_complex
 
 
 def theta_stability(theta: float | Tensor, z: Scalars) -> Tensor:
@@ -109,11 +106,6 @@ def multistep_roots(alpha: Sequence[float], beta: Sequence[float], z: Scalars) -
     roots = torch.linalg.eigvals(companion)
     roots = torch.where((lead == 0)[..., None], torch.inf, roots)
     return roots.gather(-1, roots.abs().argsort(dim=-1, descending=True))
-
-
-def as_complex(values: Any) -> Tensor:
-    """Numbers, nested sequences or a tensor as complex128."""
-    return torch.as_tensor(values, dtype=torch.complex128)
 
 
 def _checked(theta: float | Tensor) -> Tensor:

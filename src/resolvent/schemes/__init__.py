@@ -6,6 +6,7 @@ from resolvent.schemes.guess import explicit as explicit
 from resolvent.schemes.guess import extrapolate as extrapolate
 from resolvent.schemes.guess import previous as previous
 from resolvent.schemes.interval import Interval as Interval
+from resolvent.schemes.linear_form import LinearForm as LinearForm
 from resolvent.schemes.multistep import ADAMS_MOULTON3 as ADAMS_MOULTON3
 from resolvent.schemes.multistep import ADAMS_MOULTON4 as ADAMS_MOULTON4
 from resolvent.schemes.multistep import BDF2 as BDF2

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import torch
+
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval
+from resolvent.schemes.linear_form import LinearForm, as_complex
+from resolvent.schemes.order_conditions import polynomial_order
 from resolvent.schemes.runge_kutta import RungeKutta, combine
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableaux import GAUSS4, SDIRK2, SDIRK3
@@ -53,6 +57,28 @@ class Multistep(Scheme):
             "a multistep scheme has no inverse step that is stable, and cannot be reversed: take memory='checkpoint', "
             "or a one-step scheme."
         )
+
+    @property
+    def linear_form(self) -> LinearForm:
+        # The new state is a stage, and so is each of the old ones, for the sake of its slope.
+        k = max(len(self.alpha), len(self.beta) - 1)
+        alpha = as_complex((*self.alpha, *[0.0] * (k - len(self.alpha))))
+        beta = as_complex((*self.beta, *[0.0] * (k + 1 - len(self.beta))))
+        A, U = as_complex(torch.zeros(k + 1, k + 1)), torch.cat((alpha[None], as_complex(torch.eye(k))))
+        B, V = as_complex(torch.zeros(k, k + 1)), torch.diag(as_complex(torch.ones(k - 1)), -1)
+        A[0], B[0], V[0] = beta, beta, alpha
+        return LinearForm(A, U, B, V)
+
+    @property
+    def stage_norm(self) -> float:
+        return abs(self.beta[0])
+
+    @property
+    def one_step(self) -> bool:
+        return False
+
+    def order_by_conditions(self) -> int:
+        return polynomial_order(self.alpha, self.beta)
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         states, slopes = carry

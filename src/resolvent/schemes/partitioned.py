@@ -9,6 +9,8 @@ from torch import Tensor
 from resolvent.equation.solution import Solution
 from resolvent.schemes.halves import as_halved
 from resolvent.schemes.interval import Interval
+from resolvent.schemes.linear_form import LinearForm, pair_form
+from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.runge_kutta import combine, predict_all, repeat
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Tableau
@@ -52,6 +54,17 @@ class PartitionedRungeKutta(Scheme):
     @property
     def implicit(self) -> bool:
         return not (self.position.explicit and self.momentum.explicit)
+
+    @property
+    def linear_form(self) -> LinearForm:
+        return pair_form(self.position.A, self.position.b, self.momentum.A, self.momentum.b)
+
+    @property
+    def acts_on_halves(self) -> bool:
+        return True
+
+    def order_by_conditions(self) -> int:
+        return tree_order([(tableau.A, tableau.b) for tableau in (self.position, self.momentum)])
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         field, x, nodes = as_halved(interval.field.call), carry.states[0], self.position.c

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval, Number
+from resolvent.schemes.linear_form import LinearForm, as_complex
+from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Tableau
 
@@ -46,6 +48,24 @@ class RungeKutta(Scheme):
     @property
     def inverse(self) -> "RungeKutta":
         return RungeKutta(self.tableau.inverse)
+
+    @property
+    def linear_form(self) -> LinearForm:
+        A, b = as_complex(self.tableau.A), as_complex(self.tableau.b)
+        return LinearForm(A, torch.ones_like(b)[:, None], b[None], as_complex([[1.0]]))
+
+    @property
+    def stage_norm(self) -> float:
+        if self.tableau.diagonal:
+            return max(abs(row[i]) for i, row in enumerate(self.tableau.A))
+        return super().stage_norm
+
+    @property
+    def algebraically_stable(self) -> bool:
+        return self.tableau.algebraically_stable
+
+    def order_by_conditions(self) -> int:
+        return tree_order([(self.tableau.A, self.tableau.b)])
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]

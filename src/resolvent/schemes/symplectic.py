@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from resolvent.schemes.halves import as_separable
 from resolvent.schemes.interval import Interval
+from resolvent.schemes.linear_form import LinearForm, Rows, pair_form
+from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.scheme import Carry, Scheme, Step
+from resolvent.schemes.tableau import Row
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,26 @@ class Symplectic(Scheme):
     @property
     def inverse(self) -> "Symplectic":
         return Symplectic((0.0, *self.drifts[::-1]), (*self.kicks[::-1], 0.0), self.order)
+
+    @property
+    def tables(self) -> tuple[Rows, Row, Rows, Row]:
+        """A, b of q, A, b of p: stage i of q is past drift i, stage i of p is before it and past kick i-1."""
+        count = len(self.drifts)
+        A = tuple(tuple(d if j <= i else 0.0 for j, d in enumerate(self.drifts)) for i in range(count))
+        A_hat = tuple(tuple(k if j < i else 0.0 for j, k in enumerate(self.kicks)) for i in range(count))
+        return A, self.drifts, A_hat, self.kicks
+
+    @property
+    def linear_form(self) -> LinearForm:
+        return pair_form(*self.tables)
+
+    @property
+    def acts_on_halves(self) -> bool:
+        return True
+
+    def order_by_conditions(self) -> int:
+        A, b, A_hat, b_hat = self.tables
+        return tree_order([(A, b), (A_hat, b_hat)], separable=True)
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         field = as_separable(interval.field.call)

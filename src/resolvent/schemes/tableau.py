@@ -63,6 +63,16 @@ class Tableau:
         return self.A[-1] == self.b
 
     @cached_property
+    def algebraically_stable(self) -> bool:
+        """Whether no weight is negative and B A + A^T B - b b^T is positive semidefinite, B = diag(b).
+
+        Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.12.
+        """
+        A, b = self.matrix(torch.zeros((), dtype=torch.float64)), torch.tensor(self.b, dtype=torch.float64)
+        M = b[:, None] * A + (b[:, None] * A).T - torch.outer(b, b)
+        return bool((b >= 0).all()) and float(torch.linalg.eigvalsh(M).min()) >= -1e-10
+
+    @cached_property
     def recovery(self) -> Row | None:
         """v with y = x + sum_i v_i (W_i - x), which is b^T A^{-1}; None where A is singular."""
         if self.stiffly_accurate:

@@ -7,7 +7,10 @@ from torch import Tensor
 
 from resolvent.equation.torch_func import whole
 from resolvent.schemes.interval import Interval
+from resolvent.schemes.linear_form import LinearForm
+from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.scheme import Carry, Scheme, Step
+from resolvent.schemes.tableau import Tableau
 
 FORMS = ("midpoint", "trapezoid")
 
@@ -54,6 +57,33 @@ class Theta(Scheme):
     @property
     def inverse(self) -> "Theta":
         return Theta(1 - self.theta, self.form)
+
+    @property
+    def as_runge_kutta(self) -> RungeKutta:
+        """The same scheme by its Runge-Kutta table: one stage for the midpoint form, two for the trapezoid form."""
+        theta = self.smallest
+        if self.form == "midpoint":
+            return RungeKutta(Tableau(((theta,),), (1.0,), self.order))
+        return RungeKutta(Tableau(((0.0, 0.0), (1 - theta, theta)), (1 - theta, theta), self.order))
+
+    @property
+    def linear_form(self) -> LinearForm:
+        return self.as_runge_kutta.linear_form
+
+    @property
+    def stage_norm(self) -> float:
+        return self.smallest
+
+    @property
+    def solved_at(self) -> float:
+        return self.smallest if self.form == "midpoint" else super().solved_at
+
+    @property
+    def algebraically_stable(self) -> bool:
+        return self.as_runge_kutta.algebraically_stable
+
+    def order_by_conditions(self) -> int:
+        return self.as_runge_kutta.order_by_conditions()
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]
