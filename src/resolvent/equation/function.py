@@ -134,14 +134,9 @@ class VectorField:
         self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False
     ) -> Function:
         """W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
-        single = self.at(times[0]) if self.autonomous else self._of_rows((time_columns(times, like),))
-        return replace(
-            single,
-            conditions=() if self.autonomous else single.conditions,
-            linear_part=None,
-            mix=mix,
-            triangular=triangular,
-        )
+        # Any time is as good for a field that does not depend on it.
+        single = self.at(0.0) if self.autonomous else self._of_rows((time_columns(times, like),))
+        return replace(single, linear_part=None, mix=mix, triangular=triangular)
 
     def _of_rows(self, times: tuple[Tensor]) -> Function:
         """F with the time as a condition."""
