@@ -219,8 +219,8 @@ EXAMPLES: dict[str, Example] = {
     "make_implicit": given(
         layer_and_tanh, lambda x, m: rs.make_implicit(m, kind="branch", predicate=lambda n, _: n == "0")(x)
     ),
-    "push": given(classifier, lambda x, model: rs.push(model, x, x.cos())[:2]),
-    "push: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.push(model, x, x.cos())[:2]),
+    "jvp": given(classifier, lambda x, model: rs.jvp(model, x, x.cos())[:2]),
+    "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "resolve": solving(),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())

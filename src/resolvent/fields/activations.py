@@ -55,8 +55,8 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 }
 
 
-# The slope at a point, times a tangent that broadcasts with it, from the argument and the value of the activation.
-_PUSH: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+# s'(x) times a tangent v that broadcasts with x, from x and y = s(x).
+_DERIVATIVES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     Sin: lambda _, v, x, y: v * torch.cos(x),
     nn.GELU: lambda a, v, x, y: torch.ops.aten.gelu_backward(v, x.expand_as(v), approximate=a.approximate),
     nn.Identity: lambda _, v, x, y: v,
@@ -92,17 +92,17 @@ def is_activation(module: nn.Module) -> bool:
     return isinstance(module, Rescaled) or type(module) in _SLOPES
 
 
-def can_push(activation: nn.Module) -> bool:
-    """Whether `push` knows the activation."""
-    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _PUSH
+def knows_derivative(activation: nn.Module) -> bool:
+    """Whether `times_derivative` knows the activation."""
+    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _DERIVATIVES
 
 
-def push(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def times_derivative(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """s'(x) times a tangent (..., *shape), for x (*shape) and y = s(x)."""
     if isinstance(activation, Rescaled):
         inner = activation.activation
-        return push(inner, tangent, x, y * activation.divisor) / activation.divisor
-    return _PUSH[type(activation)](activation, tangent, x, y)
+        return times_derivative(inner, tangent, x, y * activation.divisor) / activation.divisor
+    return _DERIVATIVES[type(activation)](activation, tangent, x, y)
 
 
 def slopes_of(activation: nn.Module) -> Slopes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.blocks.push import Pushed, push
+from resolvent.blocks.jvp import JvpResult, jvp
 from resolvent.equation.norms import flat
 from resolvent.estimators import Probes
 from resolvent.regularizers.points import check_weights
@@ -21,12 +21,12 @@ class Sensed(NamedTuple):
     Attributes:
         outputs: of the network.
         penalty: a tensor of no dimension, to be added to the loss.
-        pushed: the pass itself, see `rs.push`; None where the weight is 0.
+        jvp: the pass itself, see `rs.jvp`; None where the weight is 0.
     """
 
     outputs: Tensor
     penalty: Tensor
-    pushed: Pushed | None
+    jvp: JvpResult | None
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Sensitivity:
         Probes(1, self.distribution, self.generator)
 
     def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Sensed:
-        """Pass `x`, (batch, *shape), through a model that `rs.push` can follow."""
+        """Pass `x`, (batch, *shape), through a model that `rs.jvp` can follow."""
         if not self.weight:
             outputs = model(x)
             return Sensed(outputs, outputs.new_zeros(()), None)
         (v,) = Probes(1, self.distribution, self.generator).draw(x)
-        pushed = push(model, x, v)
-        return Sensed(pushed.outputs, self.of(pushed.outputs, pushed.tangents), pushed)
+        result = jvp(model, x, v)
+        return Sensed(result.outputs, self.of(result.outputs, result.tangents), result)
 
     def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """The penalty for tangents J v that are known already."""

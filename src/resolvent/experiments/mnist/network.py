@@ -13,7 +13,7 @@ from resolvent.experiments import machine
 from resolvent.experiments.images import ImageModule, Split, load
 from resolvent.experiments.mnist.config import MnistConfig
 from resolvent.experiments.mnist.measure import measure
-from resolvent.experiments.mnist.recording import Pass, PushedPass, Recorder, Scores, failures
+from resolvent.experiments.mnist.recording import Pass, PassWithTangents, Recorder, Scores, failures
 from resolvent.experiments.network import Metrics, Network
 from resolvent.experiments.robustness.gradient import adversarial_images
 
@@ -54,7 +54,7 @@ class Mnist(Network):
     def _penalised(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, penalty, and how many solves of samples failed."""
         if self.config.sensitivity:
-            logits, tangents, failed = self._pushes(images, torch.randn_like(images))
+            logits, tangents, failed = self._passes_with_tangents(images, torch.randn_like(images))
             return logits, self.sensitivity.of(logits, tangents), failed
         if self.config.alpha_div or self.config.alpha_jac:
             logits, trajectories = self.model.passage(images)
@@ -77,10 +77,10 @@ class Mnist(Network):
         return self._recorded(Pass)
 
     @cached_property
-    def _pushes(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-        return self._recorded(PushedPass)
+    def _passes_with_tangents(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+        return self._recorded(PassWithTangents)
 
-    def _recorded(self, passing: type[Pass | PushedPass]) -> Callable[..., Any]:
+    def _recorded(self, passing: type[Pass | PassWithTangents]) -> Callable[..., Any]:
         """The pass, as a CUDA graph where that was asked for."""
         if self.config.graph_steps and self.device.type == "cuda":
             return Recorder(passing, self.model, self.config.graph_steps)

@@ -1,4 +1,4 @@
-"""How a small change of the input moves through a network."""
+"""`jvp`: the outputs of a network and their derivative in a direction."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
 
 
-class Pushed(NamedTuple):
-    """The outcome of `push`.
+class JvpResult(NamedTuple):
+    """The result of `jvp`.
 
     Attributes:
         outputs: y, (batch, *image).
@@ -34,7 +34,7 @@ class Pushed(NamedTuple):
     solves: tuple[Solution, ...] = ()
 
 
-def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
+def jvp(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> JvpResult:
     """The outputs of a network and their derivative in the direction v, both of which can be differentiated in turn.
 
     A step of a theta block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
@@ -55,20 +55,20 @@ def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
     if x.shape != v.shape:
         raise ValueError(f"the direction must have the shape {tuple(x.shape)} of the inputs, got {tuple(v.shape)}.")
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        pushed = Pushed(x, v)
+        result = JvpResult(x, v)
         for module in model:
-            outputs, tangents, trajectories, solves = push(module, pushed.outputs, pushed.tangents)
-            pushed = Pushed(outputs, tangents, pushed.trajectories + trajectories, pushed.solves + solves)
-        return pushed
+            outputs, tangents, trajectories, solves = jvp(module, result.outputs, result.tangents)
+            result = JvpResult(outputs, tangents, result.trajectories + trajectories, result.solves + solves)
+        return result
     # In inference mode torch loses the tangents on the way through a solve.
     with outside_inference(x, v) as (x, v):
         if isinstance(model, ThetaBlock) and model.form == "midpoint":
-            return _push_through(model, x, v)
+            return _through_steps(model, x, v)
         # torch refuses tensors that are expanded, with one place in memory for several entries.
-        return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+        return JvpResult(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
 
 
-def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
+def _through_steps(block: ThetaBlock, x: Tensor, v: Tensor) -> JvpResult:
     scheme = block.scheme
     theta = scheme.theta
     solves: tuple[Solution, ...] = ()
@@ -83,7 +83,7 @@ def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
             along = _Linearized(field, interval.time(theta), start + theta * (end - start))
             step = scheme.step(dataclasses.replace(interval, field=as_vector_field(along)), Carry((v,)))
             v, solves = step.state, solves + step.solutions
-    return Pushed(trajectory.states[-1], v, (trajectory,), solves)
+    return JvpResult(trajectory.states[-1], v, (trajectory,), solves)
 
 
 class _Linearized:
