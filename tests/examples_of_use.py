@@ -203,8 +203,8 @@ def styled(x: Tensor) -> float:
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
-    "Halves": field_example(
-        lambda: rs.Halves(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
+    "fields.Partitioned": field_example(
+        lambda: fields.Partitioned(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
     ),
     "Rowwise": Example(
         lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())

@@ -2,7 +2,6 @@
 
 from resolvent.blocks.block import Block as Block
 from resolvent.blocks.check_field import check_field as check_field
-from resolvent.blocks.halves import Halves as Halves
 from resolvent.blocks.implicit import make_implicit as make_implicit
 from resolvent.blocks.jvp import JvpResult as JvpResult
 from resolvent.blocks.jvp import jvp as jvp
