@@ -32,7 +32,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.gradient_error import GradientError, gradient_error
+from resolvent.solvers.gradient_error import GradientComparison, gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -62,8 +62,8 @@ __all__ = [
     "DerivativeOrderError",
     "Fallback",
     "FixedSteps",
+    "GradientComparison",
     "GradientDescent",
-    "GradientError",
     "ImplicitAdjoint",
     "JvpResult",
     "LayerByLayer",

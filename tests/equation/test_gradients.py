@@ -254,7 +254,7 @@ def test_gradient_error_needs_no_autograd_around_it(mode: Callable[[], Any]) -> 
     module, b = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()), torch.randn(2, 3)
     condition = torch.rand(2, 3)
 
-    def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.GradientError]:
+    def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.GradientComparison]:
         F = rs.Rowwise(lambda w, c: torch.tanh(w) * c, condition)
         closed = lambda w: torch.tanh(w) * condition  # noqa: E731
         return [rs.gradient_error(rs.OneStepAdjoint(), f, b, tau) for f in (module, F, closed)]
