@@ -304,7 +304,9 @@ EXAMPLES: dict[str, Example] = {
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
-    "models.ImplicitResNet": given(resnet, lambda x, model: (model(x), model.passage(x).logits), SMALL),
+    "models.ImplicitResNet": given(
+        resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
     "plotting.paper_style": Example(lambda: styled),
     "plotting.phase_diagram": drawn(lambda x: plotting.phase_diagram(schemes.VERLET)),

@@ -22,8 +22,8 @@ ARCHITECTURES = {"paper": (1, 2, 4, 8), "authors": (1, 2, 4)}
 """The channels of each stage, in multiples of those of the first."""
 
 
-class Passage(NamedTuple):
-    """A pass through a network with all that penalties and analyses read.
+class ForwardResult(NamedTuple):
+    """The result of `ImplicitResNet.forward_with_trajectories`.
 
     Attributes:
         logits: (batch, num_classes).
@@ -56,10 +56,10 @@ class ImplicitResNet(nn.Sequential):
         """The blocks of theta layers; the field of each is `Piecewise`, with one piece a layer."""
         return tuple(module for module in self if isinstance(module, ThetaBlock))
 
-    def passage(self, images: Tensor) -> Passage:
+    def forward_with_trajectories(self, images: Tensor) -> ForwardResult:
         """The logits together with the trajectories of the stages, e.g. for `rs.regularizers.TrajectoryPenalty`:
 
-        logits, trajectories = model.passage(images)
+        logits, trajectories = model.forward_with_trajectories(images)
         penalty = sum(penalise(stage.field, t).total for stage, t in zip(model.stages, trajectories))
         """
         _check_images(self, (images,))
@@ -70,7 +70,7 @@ class ImplicitResNet(nn.Sequential):
                 state = trajectories[-1].states[-1]
             else:
                 state = module(state)
-        return Passage(state, tuple(trajectories))
+        return ForwardResult(state, tuple(trajectories))
 
 
 def implicit_resnet18(

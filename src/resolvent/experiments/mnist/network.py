@@ -57,7 +57,7 @@ class Mnist(Network):
             logits, tangents, failed = self._passes_with_tangents(images, torch.randn_like(images))
             return logits, self.sensitivity.of(logits, tangents), failed
         if self.config.alpha_div or self.config.alpha_jac:
-            logits, trajectories = self.model.passage(images)
+            logits, trajectories = self.model.forward_with_trajectories(images)
             penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
             return logits, torch.stack(penalties).mean(), failures(trajectories, logits)
         logits, failed = self._passes(images)

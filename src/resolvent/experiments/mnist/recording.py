@@ -24,7 +24,7 @@ class Pass(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Outcome:
-        logits, trajectories = self.model.passage(images)
+        logits, trajectories = self.model.forward_with_trajectories(images)
         return logits, failures(trajectories, logits)
 
 
