@@ -15,7 +15,7 @@ from resolvent.regularizers.points import check_weights
 MEASURES = ("square", "variance", "softmax")
 
 
-class Sensed(NamedTuple):
+class PenalizedOutput(NamedTuple):
     """The outcome of a pass with a `Sensitivity`.
 
     Attributes:
@@ -67,14 +67,14 @@ class Sensitivity:
             raise ValueError(f"measure must be one of {MEASURES}, got {self.measure!r}.")
         Probes(1, self.distribution, self.generator)
 
-    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Sensed:
+    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> PenalizedOutput:
         """Pass `x`, (batch, *shape), through a model that `rs.jvp` can follow."""
         if not self.weight:
             outputs = model(x)
-            return Sensed(outputs, outputs.new_zeros(()), None)
+            return PenalizedOutput(outputs, outputs.new_zeros(()), None)
         (v,) = Probes(1, self.distribution, self.generator).draw(x)
         result = jvp(model, x, v)
-        return Sensed(result.outputs, self.of(result.outputs, result.tangents), result)
+        return PenalizedOutput(result.outputs, self.of(result.outputs, result.tangents), result)
 
     def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """The penalty for tangents J v that are known already."""

@@ -15,7 +15,7 @@ SCALES = ("1/T", "1/T^2")
 
 
 @dataclass(frozen=True)
-class Terms:
+class PenaltyTerms:
     """The terms of a `TrajectoryPenalty`; each a tensor of no dimension.
 
     Attributes:
@@ -97,7 +97,7 @@ class TrajectoryPenalty:
         check_stage(self.stage)
         Probes(self.probes, self.distribution, self.generator)
 
-    def __call__(self, field: Any, trajectory: Trajectory) -> Terms:
+    def __call__(self, field: Any, trajectory: Trajectory) -> PenaltyTerms:
         """Evaluate the terms.
 
         Arguments:
@@ -108,12 +108,12 @@ class TrajectoryPenalty:
         zero = at.states.new_zeros(())
         variation = self._variation(field) if self.variation else zero
         if not (self.divergence or self.jacobian):
-            return Terms(zero, zero, variation, None, None)
+            return PenaltyTerms(zero, zero, variation, None, None)
         everywhere = bool(self.jacobian or self.power == 0 or self.stage)
         at = at if everywhere else at.without_first()
         d = at.states.shape[2:].numel()
         trace, square = at.evaluate(field, self._estimate)
-        return Terms(
+        return PenaltyTerms(
             self._divergence(at, trace) / d if self.divergence else zero,
             self.jacobian * at.average(square) / d**2 if self.jacobian else zero,
             variation,
