@@ -21,7 +21,7 @@ def previous(interval: Interval, c: Number) -> Tensor:
 
 def explicit(interval: Interval, c: Number) -> Tensor:
     """The explicit predictor x + c h F(t, x): one evaluation a step. For fields that are not stiff."""
-    return interval.past[0] + c * interval.length * interval.slope
+    return interval.past[0] + c * interval.step * interval.slope
 
 
 def extrapolate(interval: Interval, c: Number) -> Tensor:

@@ -47,7 +47,7 @@ class Interval:
         object.__setattr__(self, "field", as_vector_field(self.field))
 
     @property
-    def length(self) -> Number:
+    def step(self) -> Number:
         """The step in the direction of the interval: h or -h."""
         return -self.h if self.backwards else self.h
 
@@ -85,7 +85,7 @@ class Interval:
             amplification: how much the step enlarges an error of w; the tolerance is tightened by it.
             before: the solve to learn from; None takes that of the last step.
         """
-        return self.solve(self.field.at(self.time(c)), b, a * self.length, w0, amplification, before)
+        return self.solve(self.field.at(self.time(c)), b, a * self.step, w0, amplification, before)
 
     def resolve_together(
         self,
@@ -107,7 +107,7 @@ class Interval:
         """
         field, times = self.field, [self.time(c) for c in nodes]
         if isinstance(mix, Tensor) and field.rowwise:
-            return self.solve(field.together(times, mix, b), b, self.length, w0, amplification)
+            return self.solve(field.together(times, mix, b), b, self.step, w0, amplification)
 
         def stages(w: Tensor, *own: Tensor) -> Tensor:
             slopes = [field(t, w[:, j]) for j, t in enumerate(own or times)]
@@ -117,7 +117,7 @@ class Interval:
 
         # Times of single samples have to go along where rows are left out.
         own = times if field.rowwise and isinstance(times[0], Tensor) and times[0].dim() > 0 else ()
-        return self.solve(Function(stages, tuple(own), field.rowwise), b, self.length, w0, amplification)  # type: ignore[arg-type]
+        return self.solve(Function(stages, tuple(own), field.rowwise), b, self.step, w0, amplification)  # type: ignore[arg-type]
 
     def predict(self, c: Number) -> Tensor | None:
         """The guess of the state at the fraction c, without a graph, or None."""

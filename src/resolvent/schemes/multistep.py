@@ -90,7 +90,7 @@ class Multistep(Scheme):
             y, solutions = first.state, first.solutions
         else:
             y = combine(self.alpha[0] * states[0], self.alpha[1:], states[1:])
-            y = combine(y, [interval.length * beta for beta in self.beta[1:]], slopes)
+            y = combine(y, [interval.step * beta for beta in self.beta[1:]], slopes)
             if self.beta[0] != 0:
                 solutions = (interval.resolve(1.0, y, self.beta[0], interval.predict(1.0)),)
                 y = solutions[0].value

@@ -85,7 +85,7 @@ class PartitionedRungeKutta(Scheme):
             slopes = []
             for i, c in enumerate(nodes):
                 rows = (self.position.A[i][:i], self.momentum.A[i][:i])
-                w = x + interval.length * weigh(rows, slopes) if slopes else x
+                w = x + interval.step * weigh(rows, slopes) if slopes else x
                 slopes.append(interval.evaluate(c, w))
-        y = x + interval.length * weigh((self.position.b, self.momentum.b), slopes)
+        y = x + interval.step * weigh((self.position.b, self.momentum.b), slopes)
         return Step(Carry((y,)), solutions)

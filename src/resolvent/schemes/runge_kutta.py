@@ -72,7 +72,7 @@ class RungeKutta(Scheme):
         return self._one_by_one(interval, x) if self.tableau.diagonal else self._together(interval, x)
 
     def _one_by_one(self, interval: Interval, x: Tensor) -> Step:
-        table, h = self.tableau, interval.length
+        table, h = self.tableau, interval.step
         increments: list[Tensor] = []  # h k_i
         solutions: list[Solution] = []
         w = x
@@ -102,7 +102,7 @@ class RungeKutta(Scheme):
         elif weights is not None:
             y = combine(x, weights, [w - x for w in stages])
         else:
-            increments = [interval.length * interval.evaluate(c, w) for c, w in zip(table.c, stages, strict=True)]
+            increments = [interval.step * interval.evaluate(c, w) for c, w in zip(table.c, stages, strict=True)]
             y = combine(x, table.b, increments)
         return Step(Carry((y,)), (solution,))
 

@@ -69,7 +69,7 @@ class Symplectic(Scheme):
 
     def step(self, interval: Interval, carry: Carry) -> Step:
         field = as_separable(interval.field.call)
-        h = interval.length
+        h = interval.step
         q, p = field.split(carry.states[0])
         time_q = time_p = 0.0
         for drift, kick in zip(self.drifts, self.kicks, strict=True):

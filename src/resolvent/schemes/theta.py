@@ -88,7 +88,7 @@ class Theta(Scheme):
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]
         if not self.implicit:
-            return Step(Carry((x + interval.length * interval.evaluate(0.0, x),)))
+            return Step(Carry((x + interval.step * interval.evaluate(0.0, x),)))
         return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
 
     def _midpoint(self, interval: Interval, x: Tensor) -> Step:
@@ -103,7 +103,7 @@ class Theta(Scheme):
     def _trapezoid(self, interval: Interval, x: Tensor) -> Step:
         theta, b = self.theta, x
         if isinstance(theta, Tensor) or theta != 1:
-            b = x + (1 - theta) * interval.length * interval.evaluate(0.0, x)
+            b = x + (1 - theta) * interval.step * interval.evaluate(0.0, x)
         solution = interval.resolve(1.0, b, theta, interval.predict(1.0))
         return Step(Carry((solution.value,)), (solution,))
 

@@ -129,12 +129,12 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
     F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
-    start = _sweep(F, b.detach(), first.length) if w0 is None else w0
+    start = _sweep(F, b.detach(), first.step) if w0 is None else w0
     # An error of a stage enters the equations of all later layers, divided by theta.
-    solution = first.solve(F, b, first.length, start, amplification=count / pass_.scheme.smallest)
+    solution = first.solve(F, b, first.step, start, amplification=count / pass_.scheme.smallest)
     if recovers(pass_.scheme):
         return solution, recovered(float(theta), x, solution.value)
-    return solution, b + first.length * F.with_mix(lower)(solution.value)
+    return solution, b + first.step * F.with_mix(lower)(solution.value)
 
 
 def recovers(scheme: Scheme) -> bool:

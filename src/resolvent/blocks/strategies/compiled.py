@@ -112,7 +112,7 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     asked = pass_.options.stopping
     tight = asked.tightened(len(numbers) / theta, x.dtype)
     tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
-    return Group(pass_.field, times, first.length, theta, *tolerances)
+    return Group(pass_.field, times, first.step, theta, *tolerances)
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:
