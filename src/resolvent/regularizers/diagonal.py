@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import flat
 from resolvent.estimators import Probes, diagonal
-from resolvent.regularizers.points import check_stage, check_weights, points
+from resolvent.regularizers.points import check_fraction, check_weights, points
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -39,7 +39,7 @@ class DiagonalPenalty:
         distribution: of the probes, "rademacher" or "gaussian"; the latter should be 3 at least.
         generator: where the probes come from, see `rs.estimators.Probes`.
         exact: compute the diagonal instead of estimating it.
-        stage: None or theta, where F is evaluated, see `TrajectoryPenalty`.
+        fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
     Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
@@ -51,17 +51,17 @@ class DiagonalPenalty:
     distribution: str = "rademacher"
     generator: torch.Generator | None = None
     exact: bool = False
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
 
     def __post_init__(self) -> None:
         check_weights(weight=self.weight)
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
         """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
-        at = points(field, trajectory, self.stage, self.detach)
+        at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import dot
-from resolvent.regularizers.points import check_stage, check_weights, points
+from resolvent.regularizers.points import check_fraction, check_weights, points
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,12 @@ class KineticEnergy:
 
         R = a int |F(t, y(t))|^2 dt,      averaged over the samples
 
-    The integral is taken by the trapezoidal rule on the grid of the trajectory, or by that of its stages. A weight of 0
-    costs nothing.
+    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights between. A weight
+    of 0 costs nothing.
 
     Arguments:
         weight: a.
-        stage: None or theta, where F is evaluated, see `TrajectoryPenalty`.
+        fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient slows the
             field at the states that were met; with False it also moves those states.
 
@@ -29,16 +29,16 @@ class KineticEnergy:
     """
 
     weight: float = 1.0
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
 
     def __post_init__(self) -> None:
         check_weights(weight=self.weight)
-        check_stage(self.stage)
+        check_fraction(self.fraction)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
         """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
-        at = points(field, trajectory, self.stage, self.detach)
+        at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
 

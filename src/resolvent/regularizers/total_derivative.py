@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import dot
-from resolvent.regularizers.points import check_stage, check_weights, points
+from resolvent.regularizers.points import check_fraction, check_weights, points
 
 Field = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,13 +22,13 @@ class TotalDerivative:
 
     The derivatives are those of the solution of the differential equation through each state: y'' = F_t + F_y F, and so
     on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or by
-    that of its stages. A weight of 0 costs nothing.
+    equal weights at the points between. A weight of 0 costs nothing.
 
     Arguments:
         weight: a.
         order: K, in the reference matched to the order of the scheme. It takes K evaluations of F, with up to K - 1
             nested derivatives in forward mode, and the cost of each nesting is about twice that of the last.
-        stage: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
+        fraction: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
     Reference: Kelly, Bettencourt, Johnson and Duvenaud, Learning differential equations that are easy to solve, 2020.
@@ -36,18 +36,18 @@ class TotalDerivative:
 
     weight: float = 1.0
     order: int = 2
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
 
     def __post_init__(self) -> None:
         check_weights(weight=self.weight)
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
         """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
-        at = points(field, trajectory, self.stage, self.detach)
+        at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.estimators import Probes, trace_and_frobenius
-from resolvent.regularizers.points import Points, check_stage, check_weights, points
+from resolvent.regularizers.points import Points, check_fraction, check_weights, points
 from resolvent.regularizers.variation import piecewise, variation
 
 SCALES = ("1/T", "1/T^2")
@@ -65,7 +65,7 @@ class TrajectoryPenalty:
         generator: where the probes come from; they are drawn anew in each call. See `rs.estimators.Probes`, also for
             data-parallel training.
         exact: compute traces and norms instead of estimating them; for a small d.
-        stage: None evaluates at the grid states y_t, as the paper does; theta at the stages of the layers,
+        fraction: None evaluates at the grid states y_t, as the paper does; theta within each step, at
             (1 - theta) y_t + theta y_{t+1}, t = 0, ..., T-1, with t + theta for t in the weight and in F.
         detach: whether the trajectory counts as a constant. By default gradients stop at its states and reach the
             parameters through F alone; with False they also flow through the states, into all that made them.
@@ -85,7 +85,7 @@ class TrajectoryPenalty:
     distribution: str = "gaussian"
     generator: torch.Generator | None = None
     exact: bool = False
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
     variation_scale: str = "1/T"
     saturate: bool = False
@@ -94,7 +94,7 @@ class TrajectoryPenalty:
         check_weights(divergence=self.divergence, jacobian=self.jacobian, variation=self.variation, power=self.power)
         if self.variation_scale not in SCALES:
             raise ValueError(f"variation_scale must be one of {SCALES}, got {self.variation_scale!r}.")
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> PenaltyTerms:
@@ -104,12 +104,12 @@ class TrajectoryPenalty:
             field: F(t, y), the one that made the trajectory.
             trajectory: of T steps, such as `block.trajectory(x)`.
         """
-        at = points(field, trajectory, self.stage, self.detach)
+        at = points(field, trajectory, self.fraction, self.detach)
         zero = at.states.new_zeros(())
         variation = self._variation(field) if self.variation else zero
         if not (self.divergence or self.jacobian):
             return PenaltyTerms(zero, zero, variation, None, None)
-        everywhere = bool(self.jacobian or self.power == 0 or self.stage)
+        everywhere = bool(self.jacobian or self.power == 0 or self.fraction)
         at = at if everywhere else at.without_first()
         d = at.states.shape[2:].numel()
         trace, square = at.evaluate(field, self._estimate)
