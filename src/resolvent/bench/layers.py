@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.bench.task import Convert, Task
-from resolvent.blocks.pieces import right_end
 from resolvent.blocks.weights import frozen_weights
+from resolvent.fields.piecewise import right_end
 
 
 class Layers(nn.Module, ABC):

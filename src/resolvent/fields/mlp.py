@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import knows_derivative, nonexpansive, slopes_of, times_derivative
 from resolvent.fields.base import Field, Time
-from resolvent.fields.init import initialise
-from resolvent.fields.normalisation import share_bound
+from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import Slopes, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.normalisation import check_bound
+from resolvent.fields.weights import check_bound
 from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pieces import right_end
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights
+from resolvent.fields.piecewise import right_end
 
 
 @dataclass(frozen=True)

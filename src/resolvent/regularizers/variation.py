@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields import Piecewise
+from resolvent.fields.piecewise import Piecewise, piecewise_parts
 
 
 def variation(field: Piecewise) -> Tensor:
@@ -37,7 +37,7 @@ def variation(field: Piecewise) -> Tensor:
 
 def piecewise(field: Any) -> list[Piecewise]:
     """The piecewise fields within a field; it is an error if there are none."""
-    found = [m for m in field.modules() if isinstance(m, Piecewise)] if isinstance(field, nn.Module) else []
+    found = piecewise_parts(field)
     if not found:
         raise ValueError(
             f"the variation is that between the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: "
