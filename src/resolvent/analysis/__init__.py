@@ -1,4 +1,4 @@
-"""What can be said of a network from its fields and schemes."""
+"""Analysis of schemes, fields and networks: stability, spectra, Lipschitz constants, diagnosis."""
 
 from resolvent.analysis.diagnosis import Diagnosis, diagnose
 from resolvent.analysis.facts import Facts, contractive_radius, scheme_facts, scheme_order, stability_interval

@@ -1,4 +1,4 @@
-"""One call that tells what is going on in a block."""
+"""`diagnose`: a report on the layers of a block."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from resolvent.equation.modes import refuse_transforms
 from resolvent.schemes import Carry, Scheme, Step
 from resolvent.schemes.interval import Number
 
-# Good enough to judge by, and quick.
+# Coarse tolerances: quick, and accurate enough for a report.
 _RTOL, _COUNT = 1e-2, 2
 _ENDS = ("rightmost", "largest")
 
@@ -121,7 +121,7 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
 
 
 def _damped(scheme: Scheme, z: Tensor) -> Tensor:
-    """Whether the field does not grow in a direction. The schemes of two halves meet z and -z together."""
+    """Whether the field does not grow in a direction. Schemes of two halves see z and -z together."""
     if scheme.acts_on_halves:
         return z.real.abs() <= 1e-6 * z.abs()
     return z.real <= 0

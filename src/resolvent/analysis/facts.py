@@ -1,4 +1,4 @@
-"""What can be said of a scheme at a glance: order, A-, L- and B-stability, intervals of stability, contractivity."""
+"""Facts about a scheme: order, A-, L- and B-stability, intervals of stability, contractivity."""
 
 import math
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ def amplification(scheme: Scheme, z: Scalars) -> Tensor:
 
 
 def is_stable(scheme: Scheme, z: Scalars) -> Tensor:
-    """Whether solutions stay bounded for ever: no eigenvalue of M(z) lies outside of the unit disc, and those on its
+    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on its
     rim have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
 
     It differs from `amplification` <= 1 where eigenvalues meet on the rim: Verlet at h omega = 2 grows linearly.

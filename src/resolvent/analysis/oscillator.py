@@ -1,4 +1,4 @@
-"""The paper's linear test system: an oscillator, and what four schemes make of it."""
+"""The paper's linear test system, an oscillator, under four schemes."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Slopes of activations: without them no bound on a network is a bound."""
+"""Activations and their slopes, from which the bounds on networks are computed."""
 
 import math
 from collections.abc import Callable
@@ -109,8 +109,8 @@ def slopes_of(activation: nn.Module) -> Slopes:
     """Return the smallest and the largest slope of an activation.
 
     Arguments:
-        activation: a module that acts on each entry alone. Modules with learned slopes have none that stay, and
-            functions with jumps none at all; both are refused.
+        activation: a module that acts elementwise. Modules with learned slopes and functions with jumps are
+            refused.
     """
     if isinstance(activation, Rescaled):
         return activation.slopes

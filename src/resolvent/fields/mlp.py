@@ -73,7 +73,7 @@ class MLP(Field):
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        """The tangents of all directions, carried along with the value: a fraction of the calls that autograd makes."""
+        """Forward mode by hand, with the tangents of all directions at once: far fewer calls than autograd makes."""
         plain = type(self).forward is MLP.forward and all(_plain(layer) for layer in self.layers)
         return self._value_and_jacobian if plain and knows_derivative(self.activation) else None
 
@@ -96,5 +96,5 @@ class MLP(Field):
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the layer is a Linear and nothing besides."""
+    """Whether the layer computes what nn.Linear does, without hooks; its weight may be parametrized."""
     return type(layer).forward is nn.Linear.forward and not (layer._forward_hooks or layer._forward_pre_hooks)

@@ -1,4 +1,4 @@
-"""A field with weights that depend on time, constant between breakpoints."""
+"""`Piecewise`: a field that is piecewise constant in time, and how blocks read it."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Piecewise(Field):
     Arguments:
         fields: F_0, ..., F_{T-1}.
         horizon: H. None takes the absolute value of the horizon of the block that the field is given to; a number is
-            for use outside of a block, which refuses a number other than its own.
+            for use without a block; a block with another horizon refuses it.
     """
 
     def __init__(self, fields: Iterable[Field], horizon: float | None = None) -> None:
@@ -132,10 +132,10 @@ def _describe(horizon: float | Tensor) -> str:
 
 
 def right_end(field: object, dtype: torch.dtype) -> float:
-    """The fraction of a step at which the field is read when its end is meant; 1 unless the field is piecewise.
+    """The fraction of a step at which the field is evaluated for its end; 1 unless the field is piecewise.
 
     At a breakpoint a piecewise field takes its new value, but a step that ends there belongs to the old one: the n-th
-    step has the n-th piece throughout. If the pieces depend on time through nothing but their succession, the field is
+    step has the n-th piece throughout. If the pieces themselves do not depend on time, the field is
     read at the start of the step, which is also the paper's rule for steps that do not coincide with pieces. Otherwise
     it is read just before the end, by more than what `Piecewise` takes for rounding.
     """

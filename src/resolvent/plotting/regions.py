@@ -88,7 +88,7 @@ def theta_regions(
     limit: float = 4.5,
     resolution: int = 301,
 ) -> tuple[Axes, ...]:
-    """Draw the stability regions of theta layers side by side, with everything that `stability_region` knows to draw.
+    """Draw the stability regions of theta layers side by side, as `stability_region` draws them.
 
     Grey is |R(z)| <= 1, red the disc |z| < 1/theta in which the layer's fixed point is contractive (everything for
     theta = 0, where nothing is solved), and the hatched unit disc holds the spectrum of a 1-Lipschitz field at h = 1.
@@ -128,9 +128,9 @@ def _draw_growth(
     growth = amplification(scheme, z).clamp(1e-6, 1e6).log().numpy()
     logs = sorted(math.log(level) for level in levels)
     if scheme.acts_on_halves:
-        logs = [level for level in logs if level != 0]  # the bar is all there is of it
+        logs = [level for level in logs if level != 0]  # the region has no interior: it is the bar
     else:
-        # An amplification that is 1 but for rounding belongs to the region.
+        # An amplification of 1 up to rounding belongs to the region.
         ax.contourf(x, y, growth, levels=[-np.inf, 1e-9], colors=[GREY], zorder=0)
     landmarks = [0j, *scheme.linear_form.poles.tolist(), *_bar(scheme)]
     draw_contours(ax, x, y, growth, {level: f"{math.exp(level):g}" for level in logs}, heavy=0.0, avoid=landmarks)
@@ -146,7 +146,7 @@ def _draw_contractive(ax: Axes, radius: float, xlim: Limits, ylim: Limits) -> No
 
 
 def _draw_landmarks(ax: Axes, scheme: Scheme) -> None:
-    """The axes of the plane, the poles, and what of the imaginary axis a scheme of two halves is stable on."""
+    """Draws the axes, the poles, and the stable part of the imaginary axis for schemes of two halves."""
     ax.axhline(0, color="0.4", linewidth=0.4, zorder=1.5)
     ax.axvline(0, color="0.4", linewidth=0.4, zorder=1.5)
     poles = scheme.linear_form.poles.numpy()
@@ -168,7 +168,7 @@ def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]
 
 
 def _bar(scheme: Scheme) -> tuple[complex, ...]:
-    """The ends of what a scheme of two halves is stable on; nothing for other schemes."""
+    """The ends of the stable interval of a scheme of two halves; empty for other schemes."""
     end = stability_interval(scheme, 1j) if scheme.acts_on_halves else 0.0
     return (complex(0, -end), complex(0, end)) if end > 0 else ()
 

@@ -1,4 +1,4 @@
-"""Penalties on a field along the trajectories it makes, and on a network for what it makes of small changes."""
+"""Penalties on a field along its trajectories, and on the sensitivity of a network to its inputs."""
 
 from resolvent.regularizers.derivatives import KineticEnergy as KineticEnergy
 from resolvent.regularizers.derivatives import TotalDerivative as TotalDerivative

@@ -41,7 +41,7 @@ class KineticEnergy:
         check_fraction(self.fraction)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
@@ -85,7 +85,7 @@ class TotalDerivative:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())

@@ -18,7 +18,7 @@ Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 @dataclass(frozen=True)
 class DiagonalPenalty:
     """Penalises the entries of the diagonal of the Jacobian one by one, along a trajectory, where the divergence term
-    of `TrajectoryPenalty` knows but their sum.
+    of `TrajectoryPenalty` sees only their sum.
 
         R = a/T sum'_{t=0..T} 1/d sum_i m(t, y_t, D(t, y_t))_i,      D = diag dF/dy,      averaged over the samples
 
@@ -26,14 +26,14 @@ class DiagonalPenalty:
 
         DiagonalPenalty(1.0, lambda t, y, D: torch.relu(D + y.abs()) ** 2)
 
-    each entry is to dissipate at a rate of at least |y_i|.
+    each entry is driven to dissipate at a rate of at least |y_i|.
 
     D is estimated, and m of an unbiased estimate is unbiased only if m is linear in D; the square adds the variance of
-    the estimate, with n signs a mean square of what is off the diagonal, divided by n. More probes or `exact` cure it.
+    the estimate: for entry i and n signs, the sum of J_ji^2 over j != i, divided by n. More probes or `exact` cure it.
 
     Arguments:
         weight: a. A weight of 0 costs nothing.
-        measure: m, called with t, (rows,) or of no dimension, y and D, (rows, *shape) each; gives (rows, *shape). None
+        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; gives (rows, *shape). None
             takes the square.
         probes: how many random vectors the diagonal is estimated with, see `rs.estimators.diagonal`.
         distribution: of the probes, "rademacher" or "gaussian"; the latter should be 3 at least.
@@ -60,7 +60,7 @@ class DiagonalPenalty:
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())

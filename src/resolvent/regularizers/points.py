@@ -1,4 +1,4 @@
-"""Where along a trajectory a penalty looks, and how it adds up what it sees."""
+"""The points of a trajectory at which a penalty is evaluated, and their quadrature weights."""
 
 import math
 from collections.abc import Callable
@@ -22,9 +22,9 @@ class Points:
     Attributes:
         times: (points,), or (points, batch) where samples have times of their own.
         states: (points, batch, *shape).
-        positions: (points,), t/T: which fraction of the way a point lies at.
+        positions: (points,), t/T in [0, 1].
         weights: (points,).
-        duration: how much time the trajectory takes, a tensor of no dimension.
+        duration: how much time the trajectory takes, a 0-d tensor.
     """
 
     times: Tensor
@@ -41,7 +41,7 @@ class Points:
 
         Arguments:
             field: F.
-            function: maps F, t, (rows,) or of no dimension, and y, (rows, *shape), to tensors (rows, ...). It is given
+            function: maps F, t, (rows,) or 0-d, and y, (rows, *shape), to tensors (rows, ...). It is given
                 an F with its weights computed.
 
         Returns:
@@ -67,11 +67,11 @@ class Points:
         )
 
     def average(self, values: Tensor) -> Tensor:
-        """The average over the trajectories and the batch of values (points, batch), a tensor of no dimension."""
+        """The average over the trajectories and the batch of values (points, batch), a 0-d tensor."""
         return self.weights @ values.mean(1)
 
     def integral(self, values: Tensor) -> Tensor:
-        """The integral over time of values (points, batch), averaged over the batch; a tensor of no dimension."""
+        """The integral over time of values (points, batch), averaged over the batch; a 0-d tensor."""
         return self.duration * self.average(values)
 
 
@@ -104,7 +104,7 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
         weights = torch.ones_like(grid)
         weights[0] = weights[-1] = 0.5
         return Points(times, states, grid / steps, weights / steps, duration)
-    # The end of a layer is its own, though a piecewise field has jumped there already.
+    # At its end a layer still has its own piece, though a piecewise field has jumped there.
     time_fraction = right_end(field, states.dtype) if fraction == 1 else fraction
     return Points(
         torch.lerp(times[:-1], times[1:], time_fraction),

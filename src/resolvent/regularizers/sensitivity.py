@@ -1,4 +1,4 @@
-"""The sensitivity of a network to its inputs."""
+"""`Sensitivity`: a penalty on the derivative of outputs by inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ MEASURES = ("square", "variance", "softmax")
 
 
 class PenalizedOutput(NamedTuple):
-    """The outcome of a pass with a `Sensitivity`.
+    """The result of a pass with a `Sensitivity`.
 
     Attributes:
         outputs: of the network.
-        penalty: a tensor of no dimension, to be added to the loss.
+        penalty: a 0-d tensor, to be added to the loss.
         jvp: the pass itself, see `rs.jvp`; None where the weight is 0.
     """
 
@@ -40,8 +40,8 @@ class Sensitivity:
     averaged over the samples, with d outputs and random directions v, one for each sample, drawn anew in each call. For
     scores of classes only differences count, and "variance" looks at nothing else. "softmax" is, for a = s^2 / 2, what
     Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and as long as y is linear
-    there; it hardly sees samples that are classified with certainty. No input is changed for it, and the derivative is
-    exact, through explicit and implicit layers alike. A step of training takes two to four times as long.
+    there; samples that are classified with certainty hardly contribute. The inputs are not changed, and the derivative
+    is exact through explicit and implicit layers. A training step takes two to four times as long.
 
         logits, penalty, _ = rs.regularizers.Sensitivity(0.03, "variance")(model, images)
         loss = cross_entropy(logits, labels) + penalty

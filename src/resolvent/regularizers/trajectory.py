@@ -1,4 +1,4 @@
-"""The regulariser of the paper."""
+"""`TrajectoryPenalty`: the regulariser of the paper."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,14 @@ SCALES = ("1/T", "1/T^2")
 
 @dataclass(frozen=True)
 class PenaltyTerms:
-    """The terms of a `TrajectoryPenalty`; each a tensor of no dimension.
+    """The terms of a `TrajectoryPenalty`; each a 0-d tensor.
 
     Attributes:
         divergence: the term of the divergence, with its weight.
         jacobian: the term of the Jacobian, with its weight.
         variation: the term of the parameters, with its weight.
         mean_divergence: the divergence by itself, the average over time and samples of div F / d, without a graph; None
-            if the terms did not need it at every point (a divergence term alone does not at t = 0, unless p = 0).
+            if the terms did not need it at every point (the divergence term alone skips t = 0, unless p = 0).
         mean_jacobian: likewise, of |dF/dy|_F^2 / d^2.
     """
 
@@ -53,7 +53,7 @@ class TrajectoryPenalty:
     a_div h and a_jac h^2 here.
 
     The terms cost one evaluation of F and one backward pass for each probe, together. A term of weight 0 costs nothing,
-    nor does the point t = 0 where it has no weight in any term.
+    nor does the point t = 0 if no term gives it a weight.
 
     Arguments:
         divergence: a_div.

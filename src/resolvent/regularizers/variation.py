@@ -1,4 +1,4 @@
-"""How much the weights of a field vary in time."""
+"""The variation in time of the weights of a field."""
 
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ def variation(field: Piecewise) -> Tensor:
         field: its pieces have to be alike.
 
     Returns:
-        a tensor of no dimension.
+        a 0-d tensor.
     """
     named = [dict(piece.named_parameters()) for piece in field.pieces]
     shapes = [{name: tuple(p.shape) for name, p in parameters.items()} for parameters in named]

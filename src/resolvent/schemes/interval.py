@@ -1,4 +1,4 @@
-"""One interval of time, as a scheme sees it: the field on it, and the resolvents of the field."""
+"""`Interval`: the field on one interval of time, and its resolvents."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ class Interval:
         options: how resolvents are solved.
         guess: a function (interval, c) that guesses the state at t + c h; None leaves it to `resolve`.
         past: (batch, *shape) each, the states at t, t - h, ..., without a graph, for the guess.
-        before: the last solve, for solvers that can start from what it learned.
-        right_end: the fraction at which the field is read for c = 1. Anything but 1 is for a field that jumps at the
-            end of the interval, and whose value there belongs to the next one.
+        before: the last solve; some solvers start from its Jacobian or history.
+        right_end: the fraction at which the field is evaluated for c = 1. It is below 1 for a field that jumps at the
+            end of the interval, where its value belongs to the next interval.
         backwards: whether c runs from t + h to t.
     """
 
@@ -101,7 +101,7 @@ class Interval:
             nodes: the fractions c_j.
             mix: (stages, stages), the coefficients of the F(t + c_j h, W_j), or a function that forms G(W) from their
                 list.
-            b: (batch, stages, *shape); stages are stacked inside a sample, so that samples stay apart.
+            b: (batch, stages, *shape); the stages of a sample are stacked, so that samples stay separate.
             w0: first guess, like b; None takes b.
             amplification: as for `resolve`.
         """
@@ -115,7 +115,7 @@ class Interval:
                 return mixed(mix, torch.stack(slopes, dim=1))
             return mix(slopes)
 
-        # Times of single samples have to go along where rows are left out.
+        # Times per sample are arguments of the function, so that they are indexed together with the rows.
         own = times if field.rowwise and isinstance(times[0], Tensor) and times[0].dim() > 0 else ()
         return self.solve(Function(stages, tuple(own), field.rowwise), b, self.step, w0, amplification)  # type: ignore[arg-type]
 

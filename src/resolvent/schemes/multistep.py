@@ -1,4 +1,4 @@
-"""Linear multistep schemes: layers that look back at more than one state."""
+"""Linear multistep schemes, which use more than one earlier state: BDF and Adams-Moulton."""
 
 from dataclasses import dataclass, field
 
@@ -19,8 +19,8 @@ class Multistep(Scheme):
 
         y_{n+1} = sum_j alpha_j y_{n-j} + h (beta_0 F_{n+1} + sum_j beta_{j+1} F_{n-j}),      j = 0, 1, ...
 
-    one resolvent a step and at most one evaluation, F_n. Until enough steps are made, a one-step scheme of at least
-    the same order makes them, so that the start does not spoil the order.
+    with one resolvent per step and at most one evaluation, F_n. A one-step scheme of at least the same order makes the
+    first steps, so that the start does not spoil the order.
 
     Arguments:
         alpha: weights of the states, the latest first.

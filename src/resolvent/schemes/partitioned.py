@@ -175,7 +175,7 @@ VERLET = Symplectic((0.0, 1.0), (0.5, 0.5), 2)
 q_{n+1} - 2 q_n + q_{n-1} = h^2 q''(q_n) where V(p) = p."""
 
 LEAPFROG = Symplectic((0.5, 0.5), (1.0, 0.0), 2)
-"""The leapfrog in its position form: half a drift, a kick, half a drift; one evaluation of the force a step."""
+"""The leapfrog in its position form: half a drift, a kick, half a drift; one evaluation of the force per step."""
 
 
 class Halved(Protocol):

@@ -20,10 +20,11 @@ class RungeKutta(Scheme):
 
     - explicit stages are evaluations of the field;
     - stages that depend on themselves are resolvents, w = b + a_ii h F(t + c_i h, w), one after the other;
-    - where stages depend on later ones, all are found together, as one resolvent of stages times as many unknowns.
+    - where stages depend on later ones, all are found together, as one resolvent of the stacked stages.
 
-    The field is not evaluated at a stage that was solved for: its slope is read off the equation, h k = (w - b) / a_ii,
-    which stiffness does not spoil. The division enlarges an error of w, and the tolerance is tightened by as much.
+    The field is not evaluated again at a stage that was solved for: its slope follows from the equation,
+    h k = (w - b) / a_ii, which is accurate for stiff fields too. The division amplifies the error of w, so the
+    tolerance is tightened by the same factor.
 
     Arguments:
         tableau: one of `resolvent.schemes.tableaux`, or your own.

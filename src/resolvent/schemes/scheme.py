@@ -12,7 +12,7 @@ from resolvent.schemes.linear_form import LinearForm
 
 
 class Carry(NamedTuple):
-    """What a step hands on to the next one.
+    """What one step passes to the next.
 
     Attributes:
         states: (batch, *shape) each, the latest first. One-step schemes keep one, multistep schemes several.
@@ -24,7 +24,7 @@ class Carry(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The outcome of one step: what is carried on, and the solves that it took (none for an explicit step)."""
+    """The result of one step: the carry, and the solves that it took (none for an explicit step)."""
 
     carry: Carry
     solutions: tuple[Solution, ...] = ()
@@ -37,9 +37,9 @@ class Step(NamedTuple):
 class Scheme(ABC):
     """A time integrator for y' = F(t, y): an immutable record of coefficients.
 
-    A step consists of evaluations of the field and of resolvents, `Interval.evaluate` and `Interval.resolve`, and of
-    nothing else; both take the fraction c of the interval at which the field is meant, so that a scheme is written in
-    the numbers of its table and never sees the time.
+    A step uses the field only through evaluations, `Interval.evaluate`, and resolvents, `Interval.resolve`. Both take
+    the fraction c of the interval at which the field is evaluated, so that a scheme consists of the numbers of its
+    table and never sees the time.
 
     A new scheme defines `order`, `step` and `inverse`. With `linear_form` as well, `resolvent.analysis` and
     `resolvent.plotting` know its stability; the other properties have defaults that suit a one-step scheme.

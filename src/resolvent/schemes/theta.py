@@ -24,11 +24,11 @@ class Theta(Scheme):
 
     theta = 0 is the residual layer x + h F(t, x), without a solve; 1/2 the implicit midpoint or trapezoidal rule, the
     only one of order 2; 1 backward Euler. The midpoint form takes one resolvent and no evaluation besides: with
-    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. An error of w is thereby divided by theta, and so is the
-    tolerance of its solve multiplied: the tolerance that is asked for holds for the equation of y.
+    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. The error of w is thereby divided by theta. The
+    tolerance of the solve is multiplied by theta, so that the requested tolerance holds for the equation of y.
 
     Arguments:
-        theta: a number in [0, 1], or a tensor of no dimension in (0, 1], to be differentiated.
+        theta: a number in [0, 1], or a 0-d tensor in (0, 1], to be differentiated.
         form: "midpoint" or "trapezoid".
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equations (9) and (10).
@@ -42,7 +42,7 @@ class Theta(Scheme):
             raise ValueError(f"form must be one of {FORMS}, got {self.form!r}.")
         if isinstance(self.theta, Tensor):
             if self.theta.dim() > 0 or not 0 < self.smallest <= 1:
-                raise ValueError(f"theta as a tensor must have no dimension and lie in (0, 1], got {self.theta}.")
+                raise ValueError(f"theta as a tensor must be 0-d and lie in (0, 1], got {self.theta}.")
         elif not isinstance(self.theta, int | float) or not 0 <= self.theta <= 1:
             raise ValueError(f"theta must lie in [0, 1], got {self.theta!r}.")
 

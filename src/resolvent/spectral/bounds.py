@@ -1,4 +1,4 @@
-"""Certified upper bounds on operator norms: what the power method, an estimate from below, cannot give.
+"""Certified upper bounds on operator norms; the power method estimates them from below.
 
 | layer | method | |
 |---|---|---|
