@@ -231,4 +231,5 @@ def test_a_scheme_is_analysed_by_what_it_says_of_itself() -> None:
 def test_where_on_the_chord_a_step_is_solved() -> None:
     assert [Theta(theta).solved_at for theta in (0.0, 0.3, 1.0)] == [0, 0.3, 1]
     assert [Theta(theta, "trapezoid").solved_at for theta in (0.0, 0.3, 1.0)] == [0, 1, 1]
+    assert [Theta(0.3).chord, Theta(0.3, "trapezoid").chord, RUNGE_KUTTA["GAUSS2"].chord] == [0.3, None, None]
     assert [SCHEMES[name].solved_at for name in ("RK4", "RADAU5", "BDF2", "VERLET", "LOBATTO pair")] == [0, 1, 1, 0, 1]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.solution import Solution
-from resolvent.schemes.interval import Interval
+from resolvent.schemes.interval import Interval, Number
 from resolvent.schemes.linear_form import LinearForm
 
 
@@ -89,6 +89,14 @@ class Scheme(ABC):
         0 where there is nothing to solve. The default is for schemes that find all stages together.
         """
         return float(torch.linalg.matrix_norm(self.linear_form.A, 2)) if self.implicit else 0.0
+
+    @property
+    def chord(self) -> Number | None:
+        """theta, if a step is y = x + h F(t + theta h, w) with the stage w = (1 - theta) x + theta y; otherwise None.
+
+        The layers of such a scheme can be solved for together, and its tangents are steps of the same kind.
+        """
+        return None
 
     @property
     def solved_at(self) -> float:

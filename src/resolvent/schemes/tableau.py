@@ -14,13 +14,13 @@ _ROUNDING = 1e-12
 class Tableau:
     """The coefficients of the Runge-Kutta method with the stages
 
-        W_i = x + h sum_j a_ij F(t + c_i h, W_i),      y = x + h sum_j b_j F(t + c_j h, W_j).
+        W_i = x + h sum_j a_ij F(t + c_j h, W_j),      y = x + h sum_j b_j F(t + c_j h, W_j).
 
     Arguments:
         A: the a_ij, a tuple of rows.
         b: weights.
         order: of convergence.
-        c: nodes; None takes the row sums of A.
+        c: nodes; if empty, the row sums of A.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """

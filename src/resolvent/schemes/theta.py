@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.torch_func import whole
-from resolvent.schemes.interval import Interval
+from resolvent.schemes.interval import Interval, Number
 from resolvent.schemes.linear_form import LinearForm
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.scheme import Carry, Scheme, Step
@@ -73,6 +73,10 @@ class Theta(Scheme):
     @property
     def stage_norm(self) -> float:
         return self.smallest
+
+    @property
+    def chord(self) -> Number | None:
+        return self.theta if self.form == "midpoint" else None
 
     @property
     def solved_at(self) -> float:
