@@ -315,7 +315,9 @@ EXAMPLES: dict[str, Example] = {
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
-    "models.ImplicitResNet": given(resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL),
+    "models.ImplicitResNet": given(
+        resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
     "blocks.frozen_weights": given(mlp, frozen),
     "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
