@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
+from resolvent.equation.modes import outside_inference_mode
 from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_fraction, check_weights, points
 
@@ -104,7 +105,8 @@ def _along(field: Field, g: Field) -> Field:
     """d/dt g(t, y(t)) = g_t + g_y F, as a function of t and y."""
 
     def derivative(t: Tensor, y: Tensor) -> Tensor:
-        change: Tensor = torch.func.jvp(g, (t, y), (torch.ones_like(t), field(t, y)))[1]
+        with outside_inference_mode(t, y) as (t, y):
+            change: Tensor = torch.func.jvp(g, (t, y), (torch.ones_like(t), field(t, y)))[1]
         return change
 
     return derivative
