@@ -99,15 +99,13 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
 
 
 def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
-    experiment, out, tasks = results
-    runs = collect(out)
+    name, out, tasks = results
+    experiment, runs = EXPERIMENTS[name], collect(out)
     lines = write_summary(out, runs).read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
-    assert len(rows) == 1 + len(EXPERIMENTS[experiment].claims) + len(EXPERIMENTS[experiment].tables(runs.runs)) * (
-        1 + len(tasks)
-    )
+    assert len(rows) == 1 + len(experiment.claims) + len(experiment.tables(runs.runs)) * (1 + len(tasks))
     claims = strict_json.load(out / "summary.json")["claims"]
-    assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in EXPERIMENTS[experiment].claims]
+    assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in experiment.claims]
 
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
