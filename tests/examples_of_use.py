@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent import analysis, estimators, fields, models, plotting, regularizers, schemes, spectral
 from resolvent.schemes import tableaux
+from resolvent.solvers.resolve import solve_options
 
 mpl.use("Agg")
 
@@ -213,8 +214,8 @@ def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
-    "Halves": field_example(
-        lambda: rs.Halves(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
+    "fields.Partitioned": field_example(
+        lambda: fields.Partitioned(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
     ),
     "Rowwise": Example(
         lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())
@@ -229,8 +230,8 @@ EXAMPLES: dict[str, Example] = {
     "make_implicit": given(
         layer_and_tanh, lambda x, m: rs.make_implicit(m, kind="branch", predicate=lambda n, _: n == "0")(x)
     ),
-    "push": given(classifier, lambda x, model: rs.push(model, x, x.cos())[:2]),
-    "push: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.push(model, x, x.cos())[:2]),
+    "jvp": given(classifier, lambda x, model: rs.jvp(model, x, x.cos())[:2]),
+    "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "resolve": solving(),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())
@@ -314,7 +315,9 @@ EXAMPLES: dict[str, Example] = {
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
-    "models.ImplicitResNet": given(resnet, lambda x, model: (model(x), model.passage(x).logits), SMALL),
+    "models.ImplicitResNet": given(
+        resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
     "blocks.frozen_weights": given(mlp, frozen),
     "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
@@ -343,7 +346,7 @@ EXAMPLES: dict[str, Example] = {
         mlp,
         lambda x, F: (
             schemes.RungeKutta(tableaux.RADAU5)
-            .step(schemes.Interval(F, 0.0, 0.1, schemes.Solving(stopping=stopping())), schemes.Carry((x,)))
+            .step(schemes.Interval(F, 0.0, 0.1, solve_options(None, stopping(), None, "raise")), schemes.Carry((x,)))
             .state
         ),
     ),

@@ -6,17 +6,16 @@ from resolvent.blocks import (
     Block,
     Checkpoint,
     Compiled,
-    Halves,
+    JvpResult,
     LayerByLayer,
-    Pushed,
     ReconstructionError,
     Reversible,
     Store,
     ThetaBlock,
     Trajectory,
     check_field,
+    jvp,
     make_implicit,
-    push,
 )
 from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise
@@ -33,7 +32,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.gradient_error import GradientError, gradient_error
+from resolvent.solvers.gradient_error import GradientComparison, gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -63,10 +62,10 @@ __all__ = [
     "DerivativeOrderError",
     "Fallback",
     "FixedSteps",
+    "GradientComparison",
     "GradientDescent",
-    "GradientError",
-    "Halves",
     "ImplicitAdjoint",
+    "JvpResult",
     "LayerByLayer",
     "Neumann",
     "NeumannAdjoint",
@@ -77,7 +76,6 @@ __all__ = [
     "Plan",
     "Problem",
     "PseudoTransient",
-    "Pushed",
     "ReconstructionError",
     "ResolventError",
     "Reversible",
@@ -97,9 +95,9 @@ __all__ = [
     "estimators",
     "fields",
     "gradient_error",
+    "jvp",
     "make_implicit",
     "models",
-    "push",
     "regularizers",
     "resolve",
     "schemes",

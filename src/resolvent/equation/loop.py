@@ -30,6 +30,8 @@ _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
 _MOST_DENSE_UNKNOWNS = 64
 # The residual that rounding leaves in a linear system is about so many roundings of its terms.
 _ROUNDINGS = 4.0
+# Squares of entries that are so many times the root of the smallest number are still accurate.
+_UNDERFLOW = 1e6
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
@@ -54,7 +56,7 @@ def _put(into: Progress, rows: Tensor, part: Progress) -> None:
             setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
 
 
-def _run(
+def _steps(
     problem: Problem,
     solver: Solver,
     convergence: Convergence,
@@ -63,10 +65,14 @@ def _run(
     progress: Progress,
     span: range,
 ) -> Any:
-    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
+    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None.
+
+    A large batch is compacted to its unfinished samples whenever they are no more than half of it.
+    """
     near = progress.value.device.type == "cpu"
     large = progress.value.numel() >= (_MIN_SIZE_TO_COMPACT if near else _MIN_SIZE_TO_COMPACT_ON_DEVICE)
     may_compact = large and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    whole: list[tuple[Progress, Tensor]] = []
     for step in span:
         if progress.finished:
             break
@@ -74,11 +80,9 @@ def _run(
         if step > 0 and may_compact and checks(step):
             rows = running.nonzero().squeeze(1)
             if 2 * len(rows) <= len(running):
-                part = take(progress, rows)
-                rest = range(step, span.stop)
-                _run(problem.take(rows), solver, convergence, checks, take(state, rows), part, rest)
-                _put(progress, rows, part)
-                return None
+                whole.append((progress, rows))
+                problem, state, progress = problem.take(rows), take(state, rows), take(progress, rows)
+                running = progress.running
         state = solver.step(problem, state, running)
         check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
@@ -87,7 +91,10 @@ def _run(
             convergence.give_up_stalled(progress)
         if not progress.finished and check and (near or rare):
             progress.check()
-    return state
+    for outer, rows in reversed(whole):
+        _put(outer, rows, progress)
+        progress = outer
+    return None if whole else state
 
 
 def iterate(
@@ -114,7 +121,7 @@ def iterate(
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     first = state.norm
     progress = convergence.begin(problem, state, active, checks(0), natural)
-    state = _run(problem, solver, convergence, checks, state, progress, span)
+    state = _steps(problem, solver, convergence, checks, state, progress, span)
     convergence.end(progress)
     if stopping.fixed:
         return progress, state
@@ -170,16 +177,17 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
-    """With no absolute tolerance, a residual of zero may be one whose square underflows: entries do not."""
-    zero = (progress.status == Status.CONVERGED.value) & (progress.residual == 0)
-    if not any_true(zero):
+    """With no absolute tolerance, a residual may be so small that its square underflows: entries do not."""
+    tiny = progress.residual <= _UNDERFLOW * torch.finfo(progress.residual.dtype).tiny ** 0.5
+    if not any_true(tiny):
         return
     with torch.no_grad():
         defect = problem.defect(progress.value).detach()
         largest, b, w = (flat(x.detach()).abs().amax(1) for x in (defect, problem.b, progress.value))
     scaled = defect / per_sample(torch.where(largest == 0, 1.0, largest), defect)
-    progress.residual = torch.where(zero, largest * rms(scaled), progress.residual)
-    wrong = zero & (largest > rtol * torch.maximum(b, w))
+    progress.residual = torch.where(tiny, largest * rms(scaled), progress.residual)
+    claimed = progress.status == Status.CONVERGED.value
+    wrong = tiny & claimed & (largest > rtol * torch.maximum(b, w))
     progress.status = progress.status.masked_fill(wrong, Status.STALLED.value)
     progress.check()
 
@@ -199,8 +207,8 @@ def _confirm(
     for attempt in range(_CONFIRMATIONS):
         progress.residual = rms(problem.defect(progress.value))
         promised = progress.status == Status.CONVERGED
-        convergence.measure(progress, State(w=progress.value, norm=progress.residual))
-        wrong = promised & ~(progress.residual <= progress.tolerance)
+        convergence.measure(progress, progress.value)
+        wrong = promised & ~(progress.residual <= convergence.tolerance(progress))
         if not any_true(wrong):
             progress.all_converged = progress.all_converged or all_true(promised)
             return
@@ -210,7 +218,7 @@ def _confirm(
             return
         state = solver.init(problem, progress.value)
         again = convergence.begin(problem, state, wrong, check=False, natural=progress.natural)
-        _run(problem, solver, convergence, checks, state, again, span)
+        _steps(problem, solver, convergence, checks, state, again, span)
         convergence.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
         progress.status = torch.where(wrong, again.status, progress.status)
@@ -235,6 +243,8 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         done.steps = done.steps + torch.where(unsolved, more.steps, 0)
         index = index.masked_fill(unsolved, number)
         all_converged = more.all_converged
+    if isinstance(problem, NonlinearProblem) and problem.argument_dtype == torch.float16:
+        all_converged = _refuse_overflow(done) and all_converged
     return Solution(
         value=done.value,
         status=done.status,
@@ -247,6 +257,13 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         matrix=None if state is None else state.matrix,
         state=state if attempts[0].solver.learns and not transforming() else None,
     )
+
+
+def _refuse_overflow(progress: Progress) -> bool:
+    """Whether all values fit into float16, in which they are returned; those that do not are not finite."""
+    fits = flat(progress.value.abs() <= torch.finfo(torch.float16).max).all(1)
+    progress.status = torch.where(fits, progress.status, Status.NON_FINITE.value)
+    return all_true(fits)
 
 
 def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:

@@ -26,7 +26,9 @@ def test_solves_make_the_steps_they_are_told_to_and_failures_are_counted() -> No
     images = torch.rand(5, 1, 8, 8)
     with never_looking(model, 1):
         _, few = Pass(model)(images)
-        solutions = [s for trajectory in model.passage(images).trajectories for s in trajectory.solutions]
+        solutions = [
+            s for trajectory in model.forward_with_trajectories(images).trajectories for s in trajectory.solutions
+        ]
     assert max(int(solution.steps.max()) for solution in solutions) == 1
     assert few == sum(int((~solution.converged).sum()) for solution in solutions) > 0
     with never_looking(model, 60):

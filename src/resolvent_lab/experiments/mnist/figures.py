@@ -103,7 +103,7 @@ def _spectra(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
     figure, axes = grid(len(chosen), stages, 1.7)
     for row, (name, model) in zip(axes, chosen.items(), strict=True):
         with torch.no_grad():
-            trajectories = model.passage(data.images[:1]).trajectories
+            trajectories = model.forward_with_trajectories(data.images[:1]).trajectories
         for n, (ax, stage, trajectory) in enumerate(zip(row, model.stages, trajectories, strict=False)):
             at = trajectory.times[:-1], trajectory.states[:-1]
             values = rs.analysis.jacobian_spectrum(stage.field, *at, max_size=400)

@@ -62,7 +62,7 @@ def noise_table(model: ImplicitResNet, part: str, data: Images, draws: int, batc
 def _solves(model: ImplicitResNet, data: Images) -> Metrics:
     """Steps and evaluations a layer, and failures, on clean images and under noise."""
     noisy = gaussian_noise(data.images, 0.5, NOISE_SEED)
-    trajectories = [t for images in (data.images, noisy) for t in model.passage(images).trajectories]
+    trajectories = [t for images in (data.images, noisy) for t in model.forward_with_trajectories(images).trajectories]
     solutions = [solution for trajectory in trajectories for solution in trajectory.solutions]
     if not solutions:
         return {"solver_steps": 0.0, "evaluations": 1.0, "failed_solves": 0}

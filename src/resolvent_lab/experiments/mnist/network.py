@@ -12,7 +12,7 @@ import resolvent as rs
 from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import measure
-from resolvent_lab.experiments.mnist.recording import Pass, PushedPass, Recorder, Scores, failures
+from resolvent_lab.experiments.mnist.recording import Pass, PassWithTangents, Recorder, Scores, failures
 from resolvent_lab.experiments.network import Metrics, Network
 from resolvent_lab.images import ImageModule, Split, load
 from resolvent_lab.robustness.gradient import adversarial_images
@@ -54,10 +54,10 @@ class Mnist(Network):
     def _penalised(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, penalty, and how many solves of samples failed."""
         if self.config.sensitivity:
-            logits, tangents, failed = self._pushes(images, torch.randn_like(images))
+            logits, tangents, failed = self._passes_with_tangents(images, torch.randn_like(images))
             return logits, self.sensitivity.of(logits, tangents), failed
         if self.config.alpha_div or self.config.alpha_jac:
-            logits, trajectories = self.model.passage(images)
+            logits, trajectories = self.model.forward_with_trajectories(images)
             penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
             return logits, torch.stack(penalties).mean(), failures(trajectories, logits)
         logits, failed = self._passes(images)
@@ -77,10 +77,10 @@ class Mnist(Network):
         return self._recorded(Pass)
 
     @cached_property
-    def _pushes(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-        return self._recorded(PushedPass)
+    def _passes_with_tangents(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+        return self._recorded(PassWithTangents)
 
-    def _recorded(self, passing: type[Pass | PushedPass]) -> Callable[..., Any]:
+    def _recorded(self, passing: type[Pass | PassWithTangents]) -> Callable[..., Any]:
         """The pass, as a CUDA graph where that was asked for."""
         if self.config.graph_steps and self.device.type == "cuda":
             return Recorder(passing, self.model, self.config.graph_steps)

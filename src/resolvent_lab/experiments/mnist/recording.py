@@ -21,11 +21,11 @@ class Pass(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Outcome:
-        logits, trajectories = self.model.passage(images)
+        logits, trajectories = self.model.forward_with_trajectories(images)
         return logits, failures(trajectories, logits)
 
 
-class PushedPass(nn.Module):
+class PassWithTangents(nn.Module):
     """Images and directions to logits, to their derivatives in these directions, and to the number of solves of
     samples that did not converge."""
 
@@ -34,7 +34,7 @@ class PushedPass(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits, tangents, trajectories, solves = rs.push(self.model, images, directions)
+        logits, tangents, trajectories, solves = rs.jvp(self.model, images, directions)
         return logits, tangents, failures(trajectories, logits, solves)
 
 
@@ -45,12 +45,12 @@ class Recorder:
     move any more, and those that have not are counted. The last batch of an epoch may be smaller, and has its own.
 
     Arguments:
-        passing: makes a pass of a model, `Pass` or `PushedPass`.
+        passing: makes a pass of a model, `Pass` or `PassWithTangents`.
         model: on a GPU.
         steps: of each solve, forward and backward.
     """
 
-    def __init__(self, passing: type[Pass | PushedPass], model: ImplicitResNet, steps: int) -> None:
+    def __init__(self, passing: type[Pass | PassWithTangents], model: ImplicitResNet, steps: int) -> None:
         self.passing = passing
         self.model = model
         self.steps = steps

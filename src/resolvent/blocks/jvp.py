@@ -1,4 +1,4 @@
-"""How a small change of the input moves through a network."""
+"""`jvp`: the outputs of a network and their derivative in a direction."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks.theta_block import ThetaBlock
+from resolvent.blocks.block import Block
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.function import as_vector_field
@@ -18,13 +18,13 @@ from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Carry
 
 
-class Pushed(NamedTuple):
-    """The outcome of `push`.
+class JvpResult(NamedTuple):
+    """The result of `jvp`.
 
     Attributes:
         outputs: y, (batch, *image).
         tangents: dy/dx v, of the same shape.
-        trajectories: of the theta blocks that were passed, in their order.
+        trajectories: of the blocks of midpoint form that were passed, in their order.
         solves: for the tangents, in their order; none where layers are explicit.
     """
 
@@ -34,10 +34,10 @@ class Pushed(NamedTuple):
     solves: tuple[Solution, ...] = ()
 
 
-def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
+def jvp(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> JvpResult:
     """The outputs of a network and their derivative in the direction v, both of which can be differentiated in turn.
 
-    A step of a theta block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
+    A step of a block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
 
         dw = dx + theta h F'(w) dw,      dy = dx + h F'(w) dw,
 
@@ -55,35 +55,36 @@ def push(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Pushed:
     if x.shape != v.shape:
         raise ValueError(f"the direction must have the shape {tuple(x.shape)} of the inputs, got {tuple(v.shape)}.")
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        pushed = Pushed(x, v)
+        result = JvpResult(x, v)
         for module in model:
-            outputs, tangents, trajectories, solves = push(module, pushed.outputs, pushed.tangents)
-            pushed = Pushed(outputs, tangents, pushed.trajectories + trajectories, pushed.solves + solves)
-        return pushed
-    # In inference mode torch loses the tangents on the way through a solve.
+            outputs, tangents, trajectories, solves = jvp(module, result.outputs, result.tangents)
+            result = JvpResult(outputs, tangents, result.trajectories + trajectories, result.solves + solves)
+        return result
+    # In inference mode torch loses the tangents of a solve.
     with outside_inference(x, v) as (x, v):
-        if isinstance(model, ThetaBlock) and model.form == "midpoint":
-            return _push_through(model, x, v)
-        # torch refuses tensors that are expanded, with one place in memory for several entries.
-        return Pushed(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+        if isinstance(model, Block) and model.scheme.chord is not None:
+            return _through_steps(model, x, v)
+        # torch refuses expanded tensors, whose entries share memory.
+        return JvpResult(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
 
 
-def _push_through(block: ThetaBlock, x: Tensor, v: Tensor) -> Pushed:
+def _through_steps(block: Block, x: Tensor, v: Tensor) -> JvpResult:
     scheme = block.scheme
-    theta = scheme.theta
+    theta = scheme.chord
+    assert theta is not None
     solves: tuple[Solution, ...] = ()
-    # One for both: tangents are those of the very weights that the states were found with.
+    # States and tangents use the same frozen weights.
     with frozen_weights(block.field) as field:
         pass_ = block._pass(x, 0.0, field)
         trajectory = block._trajectory(pass_, x)
-        # The guess is one for states, not for tangents.
+        # The guess is for states, not for tangents.
         pass_ = dataclasses.replace(pass_, guess=None)
         for n, (start, end) in enumerate(pairwise(trajectory.states)):
             interval = pass_.interval(n)
             along = _Linearized(field, interval.time(theta), start + theta * (end - start))
             step = scheme.step(dataclasses.replace(interval, field=as_vector_field(along)), Carry((v,)))
             v, solves = step.state, solves + step.solutions
-    return Pushed(trajectory.states[-1], v, (trajectory,), solves)
+    return JvpResult(trajectory.states[-1], v, (trajectory,), solves)
 
 
 class _Linearized:

@@ -1,4 +1,4 @@
-"""Higher total derivatives of trajectories."""
+"""Penalties on the derivatives of trajectories in time: the kinetic energy, and derivatives of higher order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,48 @@ from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import dot
-from resolvent.regularizers.points import check_stage, check_weights, points
+from resolvent.regularizers.points import check_fraction, check_weights, points
 
 Field = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class KineticEnergy:
+    """Penalises the speed of trajectories, which makes them straight and even.
+
+        R = a int |F(t, y(t))|^2 dt,      averaged over the samples
+
+    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights between. A weight
+    of 0 costs nothing.
+
+    Arguments:
+        weight: a.
+        fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
+        detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient slows the
+            field at the states that were met; with False it also moves those states.
+
+    Reference: Finlay, Jacobsen, Nurbekyan and Oberman, How to train your neural ODE, 2020.
+    """
+
+    weight: float = 1.0
+    fraction: float | None = None
+    detach: bool = True
+
+    def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
+        check_fraction(self.fraction)
+
+    def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        at = points(field, trajectory, self.fraction, self.detach)
+        if not self.weight:
+            return at.states.new_zeros(())
+
+        def energy(field: Any, t: Tensor, y: Tensor) -> tuple[Tensor]:
+            velocity = field(t, y)
+            return (dot(velocity, velocity),)
+
+        return self.weight * at.integral(*at.evaluate(field, energy))
 
 
 @dataclass(frozen=True)
@@ -22,13 +61,13 @@ class TotalDerivative:
 
     The derivatives are those of the solution of the differential equation through each state: y'' = F_t + F_y F, and so
     on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or by
-    that of its stages. A weight of 0 costs nothing.
+    equal weights at the points between. A weight of 0 costs nothing.
 
     Arguments:
         weight: a.
         order: K, in the reference matched to the order of the scheme. It takes K evaluations of F, with up to K - 1
             nested derivatives in forward mode, and the cost of each nesting is about twice that of the last.
-        stage: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
+        fraction: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
     Reference: Kelly, Bettencourt, Johnson and Duvenaud, Learning differential equations that are easy to solve, 2020.
@@ -36,18 +75,18 @@ class TotalDerivative:
 
     weight: float = 1.0
     order: int = 2
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
 
     def __post_init__(self) -> None:
         check_weights(weight=self.weight)
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
-        at = points(field, trajectory, self.stage, self.detach)
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
 

@@ -1,15 +1,15 @@
-"""A field made of two: the form that RevNet, Verlet and leapfrog networks have."""
+"""`Partitioned`: a field made of two, for RevNet, Verlet and leapfrog networks."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from resolvent.fields import Field, Time
 from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.base import Field, Time
 
 
-class Halves(Field):
+class Partitioned(Field):
     """Two fields that move each other's half of the state: q' = V(t, p), p' = K(t, q).
 
     The state (q, p) is split in two along its first dimension (features or channels). With `schemes.REVNET` and h = 1

@@ -38,13 +38,13 @@ def state(seed: int) -> Tensor:
 @pytest.mark.parametrize("theta", THETAS)
 def test_through_a_linear_field_tangents_move_like_states(theta: float) -> None:
     layer = nn.Linear(3, 3, bias=False)
-    pushed = rs.push(block(theta, rs.Autonomous(layer, rowwise=True)), state(0), state(1))
+    result = rs.jvp(block(theta, rs.Autonomous(layer, rowwise=True)), state(0), state(1))
     A, one = 0.5 * layer.weight.detach(), torch.eye(3)
     step = torch.linalg.solve(one - theta * A, one + (1 - theta) * A)
     matrix = torch.linalg.matrix_power(step, 3)
-    torch.testing.assert_close(pushed.outputs, state(0) @ matrix.mT, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(pushed.tangents, state(1) @ matrix.mT, rtol=1e-9, atol=1e-9)
-    assert len(pushed.solves) == (0 if theta == 0 else 3)
+    torch.testing.assert_close(result.outputs, state(0) @ matrix.mT, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.tangents, state(1) @ matrix.mT, rtol=1e-9, atol=1e-9)
+    assert len(result.solves) == (0 if theta == 0 else 3)
 
 
 @pytest.mark.parametrize("mode", ["sequential", "auto"])
@@ -54,7 +54,7 @@ def test_tangents_and_their_gradients_are_exact(theta: float, mode: str) -> None
     weights = list(own.parameters())
 
     def tangents(x: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        return rs.push(own, x, v)[:2]
+        return rs.jvp(own, x, v)[:2]
 
     x, v = state(0).requires_grad_(), state(1).requires_grad_()
     assert gradcheck(tangents, (x, v, *weights))
@@ -67,7 +67,7 @@ def test_tangents_have_gradients_by_theta_and_the_horizon_whatever_is_remembered
     horizon = nn.Parameter(torch.tensor(1.2))
     own = rs.ThetaBlock(Swirl(), 0.6, 2, horizon, stopping=TIGHT, learn_theta=True, memory=memory)
     x = state(0).requires_grad_()
-    assert gradcheck(lambda *_: rs.push(own, x, state(1)).tangents, (x, own.raw_theta, horizon))
+    assert gradcheck(lambda *_: rs.jvp(own, x, state(1)).tangents, (x, own.raw_theta, horizon))
 
 
 def test_the_linear_part_of_a_field_is_one_of_its_derivative() -> None:
@@ -76,7 +76,7 @@ def test_the_linear_part_of_a_field_is_one_of_its_derivative() -> None:
     own = block(1.0, field, solver=rs.Picard(), mode="sequential")
     x, v, step = state(0), state(1), 1e-6
     difference = (own(x + step * v) - own(x - step * v)) / (2 * step)
-    torch.testing.assert_close(rs.push(own, x, v).tangents, difference, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(rs.jvp(own, x, v).tangents, difference, rtol=1e-6, atol=1e-8)
 
 
 def test_normalised_weights_are_computed_once() -> None:
@@ -89,7 +89,7 @@ def test_normalised_weights_are_computed_once() -> None:
     own(state(0))
     once = len(computed)
     assert once > 0
-    rs.push(own, state(0), state(1))
+    rs.jvp(own, state(0), state(1))
     assert len(computed) == 2 * once
 
 
@@ -97,7 +97,7 @@ def test_pieces_act_on_tangents_in_their_turn() -> None:
     own = block(0.5, rs.fields.Piecewise([Swirl(), rs.Autonomous(nn.Linear(3, 3), rowwise=True), Swirl()], 1.5))
     x, v, step = state(0), state(1), 1e-6
     difference = (own(x + step * v) - own(x - step * v)) / (2 * step)
-    torch.testing.assert_close(rs.push(own, x, v).tangents, difference, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(rs.jvp(own, x, v).tangents, difference, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.5])
@@ -108,7 +108,7 @@ def test_a_field_that_does_not_depend_on_the_state_leaves_tangents_alone(theta: 
         def forward(self, t: Any, y: Tensor) -> Tensor:
             return torch.ones_like(y)
 
-    assert torch.equal(rs.push(block(theta, Wind()), state(0), state(1)).tangents, state(1))
+    assert torch.equal(rs.jvp(block(theta, Wind()), state(0), state(1)).tangents, state(1))
 
 
 def network(**options: Any) -> nn.Sequential:
@@ -121,40 +121,40 @@ def test_a_network_is_followed_module_by_module(form: str) -> None:
     adjoint = rs.ImplicitAdjoint(order=1 if form == "midpoint" else 2)
     x, v = torch.randn(4, 5), torch.randn(4, 5)
     model, reference = network(form=form, adjoint=adjoint), network(form=form, adjoint=rs.ImplicitAdjoint(order=2))
-    pushed = rs.push(model, x, v)
+    result = rs.jvp(model, x, v)
     expected = torch.func.jvp(reference, (x,), (v,))[1]
-    torch.testing.assert_close(pushed.outputs, model(x), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(pushed.tangents, expected, rtol=1e-9, atol=1e-9)
-    assert len(pushed.trajectories) == (2 if form == "midpoint" else 0)
-    pushed.tangents.square().sum().backward()
+    torch.testing.assert_close(result.outputs, model(x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.tangents, expected, rtol=1e-9, atol=1e-9)
+    assert len(result.trajectories) == (2 if form == "midpoint" else 0)
+    result.tangents.square().sum().backward()
     expected.square().sum().backward()
     for own, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(own.grad, theirs.grad, rtol=1e-7, atol=1e-8)
 
 
 def test_what_cannot_be_differentiated_again_says_so() -> None:
-    pushed = rs.push(block(0.5, form="trapezoid"), state(0), state(1))
+    result = rs.jvp(block(0.5, form="trapezoid"), state(0), state(1))
     with pytest.raises(rs.DerivativeOrderError):
-        pushed.tangents.sum().backward()
+        result.tangents.sum().backward()
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_without_a_graph(context: Any) -> None:
     own = block(0.5)
     with context():
-        pushed = rs.push(own, state(0), state(1))
-    assert not pushed.tangents.requires_grad
-    torch.testing.assert_close(pushed.tangents, rs.push(own, state(0), state(1)).tangents)
+        result = rs.jvp(own, state(0), state(1))
+    assert not result.tangents.requires_grad
+    torch.testing.assert_close(result.tangents, rs.jvp(own, state(0), state(1)).tangents)
 
 
 def test_solves_that_fail_are_reported() -> None:
     own = block(1.0, solver=rs.Picard(), on_failure="ignore", mode="sequential")
     with torch.no_grad():
         own.field.weight.mul_(40)
-    pushed = rs.push(own, 1e-3 * state(0), state(1))
-    assert not all(bool(solve.converged.all()) for solve in pushed.solves)
+    result = rs.jvp(own, 1e-3 * state(0), state(1))
+    assert not all(bool(solve.converged.all()) for solve in result.solves)
 
 
 def test_a_direction_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the shape \(4, 3\) of the inputs, got \(4, 2\)"):
-        rs.push(block(0.5), state(0), torch.ones(4, 2))
+        rs.jvp(block(0.5), state(0), torch.ones(4, 2))
