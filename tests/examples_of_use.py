@@ -201,6 +201,16 @@ def styled(x: Tensor) -> float:
         return float(mpl.rcParams["axes.linewidth"])
 
 
+def frozen(x: Tensor, field: rs.fields.MLP) -> Tensor:
+    with rs.blocks.frozen_weights(field) as fixed:
+        return fixed(0.0, x)
+
+
+def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
+    with rs.blocks.solved_with(block, stopping=stopping()):
+        return block(x)
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
@@ -308,6 +318,8 @@ EXAMPLES: dict[str, Example] = {
     "models.ImplicitResNet": given(
         resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
     ),
+    "blocks.frozen_weights": given(mlp, frozen),
+    "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
     "plotting.paper_style": Example(lambda: styled),
     "plotting.phase_diagram": drawn(lambda x: plotting.phase_diagram(schemes.VERLET)),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent.experiments.mnist import columns
 from resolvent.models import implicit_resnet18
+from resolvent_lab.experiments.mnist import columns
 from seeding import shifted
 
 SHAPE = (1, 12, 12)
