@@ -21,14 +21,14 @@ class KineticEnergy:
 
         R = a int |F(t, y(t))|^2 dt,      averaged over the samples
 
-    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights between. A weight
-    of 0 costs nothing.
+    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights at `fraction`. A
+    weight of 0 costs nothing.
 
     Arguments:
         weight: a.
         fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient slows the
-            field at the states that were met; with False it also moves those states.
+            field at the states of the trajectory; with False it also moves those states.
 
     Reference: Finlay, Jacobsen, Nurbekyan and Oberman, How to train your neural ODE, 2020.
     """
@@ -61,8 +61,8 @@ class TotalDerivative:
         R = a int |d^K y/dt^K|^2 dt,      y' = F(t, y),      averaged over the samples
 
     The derivatives are those of the solution of the differential equation through each state: y'' = F_t + F_y F, and so
-    on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or by
-    equal weights at the points between. A weight of 0 costs nothing.
+    on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or
+    with equal weights at `fraction`. A weight of 0 costs nothing.
 
     Arguments:
         weight: a.
