@@ -19,11 +19,13 @@ from resolvent.analysis.stability import (
     theta_stability_inverse,
 )
 from resolvent.equation.jacobian import Jacobian
+from resolvent.solvers.gradient_error import GradientError
 
 __all__ = [
     "OSCILLATOR_SCHEMES",
     "Diagnosis",
     "Facts",
+    "GradientError",
     "Jacobian",
     "LayerReport",
     "LinearForm",

@@ -8,6 +8,7 @@ from resolvent.blocks.memory import Checkpoint as Checkpoint
 from resolvent.blocks.memory import Memory as Memory
 from resolvent.blocks.memory import Reversible as Reversible
 from resolvent.blocks.memory import Store as Store
+from resolvent.blocks.pass_ import Pass as Pass
 from resolvent.blocks.push import Pushed as Pushed
 from resolvent.blocks.push import push as push
 from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError

@@ -38,7 +38,7 @@ class Simultaneous:
         self.restarts = 0
         self._stages: dict[bytes, Tensor] = {}
 
-    def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.Trajectory:
+    def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.blocks.Trajectory:
         """The states at all grid points, for x (batch, *shape) and t0 as in `ThetaBlock.trajectory`."""
         block = self.block
         if self.theta == 0:
@@ -52,7 +52,7 @@ class Simultaneous:
             increments = h * field(times.flatten(), solution.value.flatten(0, 1)).reshape(solution.value.shape)
         states = torch.cat([x[:, None], x[:, None] + increments.cumsum(1)], dim=1).transpose(0, 1)
         grid = h * layers if start.dim() == 0 else h * layers[:, None]
-        return rs.Trajectory(start + grid, states, (solution,))
+        return rs.blocks.Trajectory(start + grid, states, (solution,))
 
     def _solve(self, field: Field, x: Tensor, times: Tensor) -> rs.Solution:
         key = x.detach().numpy().tobytes()

@@ -49,4 +49,4 @@ def _is_separable(field: object) -> TypeGuard[Separable]:
     return _is_halved(field) and all(callable(getattr(field, name, None)) for name in ("velocity", "force"))
 
 
-_EXAMPLES = "such as rs.fields.Hamiltonian(...) or rs.Halves(velocity, force)"
+_EXAMPLES = "such as rs.fields.Hamiltonian(...) or rs.blocks.Halves(velocity, force)"

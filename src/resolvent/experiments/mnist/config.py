@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import resolvent as rs
 from resolvent.experiments.network import Config
 from resolvent.experiments.robustness.budget import Budget
+from resolvent.extending import Plan
 from resolvent.models import ImplicitResNet, implicit_resnet18
 
 SCHEDULES = ("plateau", "onecycle", "constant")
 TRAININGS = ("clean", "noise", "adversarial")
-SOLVERS: dict[str, rs.Plan] = {
+SOLVERS: dict[str, Plan] = {
     "auto": rs.Auto(),
     "anderson": rs.Anderson(),
     "newton-krylov": rs.NewtonKrylov(),

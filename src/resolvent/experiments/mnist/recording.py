@@ -91,7 +91,7 @@ def never_looking(model: nn.Module, steps: int) -> AbstractContextManager[None]:
     return solved_otherwise(model, fixed_steps)
 
 
-def failures(trajectories: Sequence[rs.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
+def failures(trajectories: Sequence[rs.blocks.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
     """How many solves of samples did not converge, as a tensor of no dimension."""
     solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
     failed = [(~solution.converged).sum() for solution in solutions]
