@@ -28,7 +28,7 @@ class Memory(ABC):
 
     @abstractmethod
     def check(self, pass_: Pass) -> None:
-        """Raises if the policy cannot serve the pass_."""
+        """Raises if the policy cannot serve the pass."""
 
 
 @dataclass(frozen=True)
