@@ -36,24 +36,25 @@ class Own(nn.Module):
 
 @dataclass
 class Walk:
-    """What one forward pass goes through. A layer or a frame is a function of the library that is being called;
-    functions of torch and of the user do not count.
+    """What one forward pass goes through. Functions of torch and of the user do not count.
 
     Attributes:
         files: the files of the library that are entered.
-        deepest: the frames at the deepest point, from the block on.
-        between: the frames between a solver and the field, where there are most.
+        deepest: the functions of the library that are active at the deepest point, from the block on.
+        to_field: the same where the field is evaluated, down to the field itself.
+        between: those between a solver and the field.
     """
 
     files: set[str] = field(default_factory=set)
     deepest: list[str] = field(default_factory=list)
+    to_field: list[str] = field(default_factory=list)
     between: list[str] = field(default_factory=list)
 
     @property
-    def numbers(self) -> tuple[int, int, int, int]:
-        """How many files, files of the deepest frames, frames and layers."""
-        on_the_way = {name.split(":")[0] for name in self.deepest}
-        return len(self.files), len(on_the_way), len(self.deepest), len(self.between)
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """In the order of the table's columns."""
+        on_the_way = {name.split(":")[0] for name in self.to_field}
+        return len(self.files), len(self.deepest), len(on_the_way), len(self.to_field), len(self.between)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """The hook for `sys.setprofile`."""
@@ -62,14 +63,12 @@ class Walk:
         self.files.add(_path(frame).relative_to(LIBRARY).as_posix())
         stack = _stack(frame)
         names = [_name(f) for f in stack]
-        if len(names) > len(self.deepest):
-            self.deepest = names
+        self.deepest = max(self.deepest, names, key=len)
         start = next((i for i in reversed(range(len(stack))) if _is_solver(stack[i])), None)
-        if start is None:
-            return
-        end = next((i for i in range(start, len(stack)) if FIELDS in _path(stack[i]).parents), None)
-        if end is not None and end - start - 1 > len(self.between):
-            self.between = names[start + 1 : end]
+        if start is not None and FIELDS in _path(frame).parents:
+            end = next(i for i in range(start, len(stack)) if FIELDS in _path(stack[i]).parents)
+            self.to_field = max(self.to_field, names[: end + 1], key=len)
+            self.between = max(self.between, names[start + 1 : end], key=len)
 
 
 def trace(field: Any, mode: str) -> Walk:
@@ -100,8 +99,8 @@ def walks() -> dict[str, Walk]:
 
 
 def table(found: dict[str, Walk]) -> str:
-    heads = ["field and mode", "files", "of them on the deepest path", "frames", "layers between solver and field"]
-    lines = ["| " + " | ".join(heads) + " |", "|---|---:|---:|---:|---:|"]
+    heads = ["field and mode", "files", "depth", "files to the field", "depth of the field", "solver to field"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     lines += ["| `" + name + "` | " + " | ".join(map(str, walk.numbers)) + " |" for name, walk in found.items()]
     return "\n".join(lines)
 
@@ -136,12 +135,12 @@ def _name(frame: FrameType) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
-    parser.add_argument("--frames", action="store_true", help="show the files and the frames of every case")
+    parser.add_argument("--frames", action="store_true", help="show the files and the functions of every case")
     arguments = parser.parse_args()
     found = walks()
     print(table(found))
     for name, walk in found.items() if arguments.frames else ():
-        print(f"\n{name}", *sorted(walk.files), "deepest:", *walk.deepest, "between:", *walk.between, sep="\n  ")
+        print(f"\n{name}", *sorted(walk.files), "deepest:", *walk.deepest, "to the field:", *walk.to_field, sep="\n  ")
     if arguments.write:
         head, rest = PAGE.read_text().split(BEGIN)
         PAGE.write_text(f"{head}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}")
