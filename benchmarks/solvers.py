@@ -26,6 +26,7 @@ FORWARD = [
     rs.Newton(),
     rs.Chord(),
     rs.NewtonKrylov(),
+    rs.PseudoTransient(),
     rs.Anderson(),
     rs.Broyden(),
     rs.Picard(),
