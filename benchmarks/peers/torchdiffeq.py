@@ -14,8 +14,8 @@ from torch import nn
 from torchdiffeq import odeint, odeint_adjoint
 
 import resolvent as rs
-from resolvent.bench.contender import TorchContender
 from resolvent.blocks.weights import frozen_weights
+from resolvent_lab.bench.contender import TorchContender
 
 SAME_EQUATIONS = False
 

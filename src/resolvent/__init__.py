@@ -1,7 +1,7 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
 from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
-from resolvent.blocks import Block, ThetaBlock, check_field, make_implicit, push
+from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
@@ -63,9 +63,9 @@ __all__ = [
     "estimators",
     "fields",
     "gradient_error",
+    "jvp",
     "make_implicit",
     "models",
-    "push",
     "regularizers",
     "resolve",
     "schemes",

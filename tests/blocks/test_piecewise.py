@@ -184,7 +184,7 @@ def test_two_horizons_are_refused() -> None:
         ThetaBlock(field, 0.5, STEPS, 3.0)
     with pytest.raises(ValueError, match=r"horizon of 2, .* this block has a tensor, which may change"):
         ThetaBlock(field, 0.5, STEPS, nn.Parameter(torch.tensor(2.0)))
-    nested = rs.blocks.Halves(numbered(1.0), numbered(1.0))
+    nested = rs.fields.Partitioned(numbered(1.0), numbered(1.0))
     with pytest.raises(ValueError, match=r"horizon of 1, .* this block has 2"):
         Block(nested, rs.schemes.VERLET, STEPS, 2.0)
 

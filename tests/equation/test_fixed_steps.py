@@ -72,7 +72,7 @@ def test_nothing_waits_in_a_network() -> None:
     network(images)  # checks the fields, once
     with Waits() as waits:
         network(images).square().sum().backward()
-        logits, _ = network.passage(images)
+        logits, _ = network.forward_with_trajectories(images)
         logits.sum().backward()
     assert not waits.found
 

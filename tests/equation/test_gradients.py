@@ -129,7 +129,7 @@ def test_a_derivative_by_the_cotangent_is_no_second_derivative() -> None:
     assert (jvp - difference / (2 * step)).abs().max() < 1e-8
 
 
-def push(b: torch.Tensor, tau: torch.Tensor, W: torch.Tensor, order: int) -> torch.Tensor:
+def tangent(b: torch.Tensor, tau: torch.Tensor, W: torch.Tensor, order: int) -> torch.Tensor:
     """The jvp in a direction of b, by the derivative of a vjp by its cotangent; it has a graph."""
     cotangent = torch.ones(2, 3, requires_grad=True)
     value = layer(b, tau, W, adjoint=rs.ImplicitAdjoint(order=order), stopping=TIGHT)
@@ -139,15 +139,15 @@ def push(b: torch.Tensor, tau: torch.Tensor, W: torch.Tensor, order: int) -> tor
 
 
 def test_a_derivative_by_the_cotangent_has_derivatives_in_turn() -> None:
-    assert gradcheck(lambda *a: push(*a, order=2), inputs())
-    assert gradgradcheck(lambda *a: push(*a, order=3), inputs())
+    assert gradcheck(lambda *a: tangent(*a, order=2), inputs())
+    assert gradgradcheck(lambda *a: tangent(*a, order=3), inputs())
 
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_derivative_by_the_cotangent_raises_where_its_derivatives_were_not_prepared(order: int) -> None:
     arguments = inputs()
     for wanted in arguments:
-        gradient = push(*arguments, order=order)
+        gradient = tangent(*arguments, order=order)
         for _ in range(order - 1):
             (gradient,) = torch.autograd.grad(gradient.sin().sum(), wanted, create_graph=True)
         with pytest.raises(rs.DerivativeOrderError, match="order=2"):
@@ -255,7 +255,7 @@ def test_gradient_error_needs_no_autograd_around_it(mode: Callable[[], Any]) -> 
     module, b = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()), torch.randn(2, 3)
     condition = torch.rand(2, 3)
 
-    def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.analysis.GradientError]:
+    def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.analysis.GradientComparison]:
         F = rs.Rowwise(lambda w, c: torch.tanh(w) * c, condition)
         closed = lambda w: torch.tanh(w) * condition  # noqa: E731
         return [rs.gradient_error(rs.OneStepAdjoint(), f, b, tau) for f in (module, F, closed)]

@@ -56,14 +56,14 @@ def pull(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor, cotangent:
     return gradient.sum()
 
 
-def push(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
+def tangent(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
     """The derivative by the cotangent, which a vjp is linear in; it depends on W all the same."""
     one = torch.tensor(1.0)
     derivative: Tensor = func.jvp(lambda c: pull(f, W, b, c), (one,), (one,))[1]
     return derivative
 
 
-def push_by_reverse(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
+def tangent_by_reverse(f: Callable[[Tensor, Tensor], Tensor], W: Tensor, b: Tensor) -> Tensor:
     derivative: Tensor = func.grad(lambda c: pull(f, W, b, c))(torch.tensor(1.0))
     return derivative
 
@@ -90,10 +90,10 @@ SECOND: dict[str, Transform] = {
     "forward over vmap of reverse": lambda f, W, b: func.jacfwd(
         lambda W: func.vmap(func.grad(f), (0, None))(two(W), b)
     )(W),
-    "reverse over push": lambda f, W, b: func.grad(lambda W: push(f, W, b))(W),
-    "forward over push": lambda f, W, b: func.jacfwd(lambda W: push(f, W, b))(W),
-    "reverse over push by reverse": lambda f, W, b: func.grad(lambda W: push_by_reverse(f, W, b))(W),
-    "forward over push by reverse": lambda f, W, b: func.jacfwd(lambda W: push_by_reverse(f, W, b))(W),
+    "reverse over tangent": lambda f, W, b: func.grad(lambda W: tangent(f, W, b))(W),
+    "forward over tangent": lambda f, W, b: func.jacfwd(lambda W: tangent(f, W, b))(W),
+    "reverse over tangent by reverse": lambda f, W, b: func.grad(lambda W: tangent_by_reverse(f, W, b))(W),
+    "forward over tangent by reverse": lambda f, W, b: func.jacfwd(lambda W: tangent_by_reverse(f, W, b))(W),
 }
 
 

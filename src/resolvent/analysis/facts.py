@@ -1,18 +1,13 @@
-"""What can be said of a scheme at a glance: order, A-, L- and B-stability, intervals of stability, contractivity."""
+"""Facts about a scheme: order, A-, L- and B-stability, intervals of stability, contractivity."""
 
 import math
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
 from torch import Tensor
 
 from resolvent.analysis.growth import ROUNDING, amplification, power_bounded
-from resolvent.analysis.linear_forms import linear_form, theta_tableau, theta_value
-from resolvent.analysis.orders import scheme_order
-from resolvent.analysis.stability import as_complex
-from resolvent.schemes import Multistep, PartitionedRungeKutta, RungeKutta, Scheme, Symplectic, Theta
-from resolvent.schemes.tableau import Tableau
+from resolvent.schemes import Scheme
 
 # Beyond this a value of z stands for infinity; on the way to it, rounding times z stays below the tolerance.
 _FAR, _INFINITY = 1e4, 1e8
@@ -84,15 +79,26 @@ def scheme_facts(scheme: Scheme) -> Facts:
     a_stable = _is_a_stable(scheme)
     return Facts(
         order=scheme_order(scheme),
-        zero_stable=bool(power_bounded(linear_form(scheme).V)),
+        zero_stable=bool(power_bounded(scheme.linear_form.V)),
         a_stable=a_stable,
         l_stable=a_stable and at_infinity == 0,
-        b_stable=_is_b_stable(scheme),
+        b_stable=scheme.algebraically_stable,
         at_infinity=at_infinity,
         real_interval=stability_interval(scheme, -1.0),
         imaginary_interval=stability_interval(scheme, 1j),
         contractive_radius=contractive_radius(scheme),
     )
+
+
+def scheme_order(scheme: Scheme) -> int:
+    """The order of a scheme by the order conditions, from its coefficients alone; at most 6 is computed.
+
+    Arguments:
+        scheme: of the library, or your own with `order_by_conditions`.
+
+    Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, sections II.2, II.15 and III.2.
+    """
+    return scheme.order_by_conditions()
 
 
 def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
@@ -128,7 +134,6 @@ def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
     return float(stable)
 
 
-@singledispatch
 def contractive_radius(scheme: Scheme) -> float:
     """The radius of the disc |z| < r in which the fixed-point iteration for the stages of a step contracts.
 
@@ -142,43 +147,7 @@ def contractive_radius(scheme: Scheme) -> float:
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, section "fpResNet".
     """
-    raise ValueError(f"the stage equations of {type(scheme).__name__} are not known: take a scheme of the library.")
-
-
-@contractive_radius.register
-def _(scheme: Theta) -> float:
-    return _inverse(theta_value(scheme))
-
-
-@contractive_radius.register
-def _(scheme: RungeKutta) -> float:
-    tableau = scheme.tableau
-    if tableau.diagonal:
-        return _inverse(max(abs(row[i]) for i, row in enumerate(tableau.A)))
-    return _inverse(_norm(tableau))
-
-
-@contractive_radius.register
-def _(scheme: Multistep) -> float:
-    return _inverse(abs(scheme.beta[0]))
-
-
-@contractive_radius.register
-def _(scheme: PartitionedRungeKutta) -> float:
-    return _inverse(max(_norm(scheme.position), _norm(scheme.momentum)) if scheme.implicit else 0.0)
-
-
-@contractive_radius.register
-def _(scheme: Symplectic) -> float:
-    return math.inf
-
-
-def _inverse(coefficient: float) -> float:
-    return 1 / coefficient if coefficient > 0 else math.inf
-
-
-def _norm(tableau: Tableau) -> float:
-    return float(torch.linalg.matrix_norm(torch.tensor(tableau.A, dtype=torch.float64), 2))
+    return 1 / scheme.stage_norm if scheme.stage_norm > 0 else math.inf
 
 
 def _samples() -> Tensor:
@@ -189,22 +158,11 @@ def _samples() -> Tensor:
 
 def _at_infinity(scheme: Scheme) -> float:
     # M is known to a rounding of eps * z, but a multiple eigenvalue only to a root of that: hence round M, not it.
-    M = linear_form(scheme).matrix(-_INFINITY).real.round(decimals=6)
+    M = scheme.linear_form.matrix(-_INFINITY).real.round(decimals=6)
     radius = float(torch.linalg.eigvals(M).abs().max())
     return math.inf if radius > math.sqrt(_INFINITY) else radius
 
 
 def _is_a_stable(scheme: Scheme) -> bool:
-    poles, on_axis = linear_form(scheme).poles, amplification(scheme, 1j * _samples())
+    poles, on_axis = scheme.linear_form.poles, amplification(scheme, 1j * _samples())
     return bool((poles.real > 0).all() and (on_axis <= 1 + ROUNDING).all())
-
-
-def _is_b_stable(scheme: Scheme) -> bool | None:
-    """Algebraic stability: no weight is negative, and B A + A^T B - b b^T is positive semidefinite."""
-    if isinstance(scheme, Theta):
-        scheme = RungeKutta(theta_tableau(scheme))
-    if not isinstance(scheme, RungeKutta):
-        return None
-    A, b = as_complex(scheme.tableau.A).real, as_complex(scheme.tableau.b).real
-    M = b[:, None] * A + (b[:, None] * A).T - torch.outer(b, b)
-    return bool((b >= 0).all()) and float(torch.linalg.eigvalsh(M).min()) >= -ROUNDING

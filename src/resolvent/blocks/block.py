@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
 from resolvent.blocks.pass_ import Pass
-from resolvent.blocks.pieces import right_end, share_horizon
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.weights import frozen_weights, outside_inference
@@ -17,6 +16,7 @@ from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme

@@ -157,7 +157,7 @@ class Bounded(Field):
             reached = float(self.linear_part) + self.radius * float(self.scale.max())
         learned = self.learn_scale or self.learn_shift
         reach = self.high if learned else reached
-        # One rounding must not decide a case which is an equality on paper.
+        # Equality is allowed, so the comparison tolerates rounding.
         if theta * h * reached >= 1 or (learned and theta * h * reach > 1 + 1e-12):
             raise ValueError(
                 f"theta*h*high = {theta:.4g}*{h:.4g}*{reach:.4g} = {theta * h * reach:.4g} >= 1: the field's spectrum "

@@ -1,4 +1,4 @@
-"""The linear maps that layers really apply: with stride, padding, padding mode, dilation and groups."""
+"""The linear maps of layers, with stride, padding, padding mode, dilation and groups."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

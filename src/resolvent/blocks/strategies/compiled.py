@@ -15,7 +15,6 @@ from resolvent.equation.function import time_columns
 from resolvent.equation.solution import Solution, Status, Work
 from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.schemes.theta import Theta
 from resolvent.solvers.newton import Newton
 
 if TYPE_CHECKING:
@@ -76,9 +75,7 @@ class Compiled(Strategy):
 
     def _attempt(self, pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...] | None:
         """The steps of a group by a compiled function, or None where it has to be solved as usual."""
-        if numbers.start not in self._steps or (
-            isinstance(pass_.scheme, Theta) and isinstance(pass_.scheme.theta, Tensor)
-        ):
+        if numbers.start not in self._steps or isinstance(pass_.scheme.chord, Tensor):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
@@ -103,8 +100,7 @@ def _own_code(function: Callable[..., GroupResult]) -> Callable[..., GroupResult
 
 
 def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
-    assert isinstance(pass_.scheme, Theta)
-    theta = float(pass_.scheme.theta)
+    theta = pass_.scheme.solved_at
     first = pass_.interval(numbers[0])
     times = first.time(theta)
     if not pass_.vector_field.autonomous:
@@ -112,7 +108,7 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     asked = pass_.options.stopping
     tight = asked.tightened(len(numbers) / theta, x.dtype)
     tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
-    return Group(pass_.field, times, first.length, theta, *tolerances)
+    return Group(pass_.field, times, first.step, theta, *tolerances)
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:

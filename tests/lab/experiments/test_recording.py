@@ -1,0 +1,78 @@
+"""Training by recorded passes: a number of steps that is fixed, and the same gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from lab.experiments.small_network import SMALL
+from resolvent_lab.experiments.mnist.config import MnistConfig
+from resolvent_lab.experiments.mnist.network import Mnist
+from resolvent_lab.experiments.mnist.recording import Pass, never_looking
+from seeding import shifted
+
+IMPLICIT: dict[str, Any] = {
+    **SMALL,
+    "column": "small",
+    "seed": 0,
+    "theta": 1.0,
+    "learn_scale": False,
+    "init": "xavier",
+}
+
+
+def test_solves_make_the_steps_they_are_told_to_and_failures_are_counted() -> None:
+    model = MnistConfig(**IMPLICIT, rtol=1e-6).build()
+    images = torch.rand(5, 1, 8, 8)
+    with never_looking(model, 1):
+        _, few = Pass(model)(images)
+        solutions = [
+            s for trajectory in model.forward_with_trajectories(images).trajectories for s in trajectory.solutions
+        ]
+    assert max(int(solution.steps.max()) for solution in solutions) == 1
+    assert few == sum(int((~solution.converged).sum()) for solution in solutions) > 0
+    with never_looking(model, 60):
+        logits, none = Pass(model)(images)
+    assert none == 0
+    torch.testing.assert_close(logits, model(images), rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_solve_as_before_afterwards() -> None:
+    model = MnistConfig(**IMPLICIT).build()
+    before = [stage.options for stage in model.stages]
+    with never_looking(model, 3):
+        assert all(stage.options.stopping.fixed for stage in model.stages)
+    assert [stage.options for stage in model.stages] == before
+
+
+def test_a_number_of_steps_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="graph_steps must be 0 or more, got -1"):
+        MnistConfig(**IMPLICIT, graph_steps=-1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# The function that records keeps the graphs of its own trial passes on another stream.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"training": "noise"}, {"training": "adversarial"}, {"sensitivity": 0.1}],
+    ids=["clean", "noise", "adversarial", "sensitivity"],
+)
+@pytest.mark.parametrize("theta", [0.0, 1.0])
+def test_recorded_training_is_the_same_training(theta: float, training: dict[str, Any]) -> None:
+    losses = []
+    for graph_steps in (0, 30):
+        torch.manual_seed(shifted(0))
+        settings = {**IMPLICIT, "theta": theta, **training, "rtol": 1e-6, "graph_steps": graph_steps}
+        network = Mnist(MnistConfig(**settings)).cuda().train()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        losses.append([])
+        for size in (6, 6, 4, 6):  # a smaller batch on the way
+            batch = torch.rand(size, 1, 8, 8, device="cuda"), torch.arange(size, device="cuda") % 4
+            terms = network.terms(batch)
+            optimizer.zero_grad()
+            terms["total"].backward()
+            optimizer.step()
+            assert terms["failed_solves"] == 0
+            losses[-1].append(float(terms["total"].detach()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
