@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from lab.robustness.classifiers import patterns, theta_network
+from resolvent.extending import Adjoint
 from resolvent_lab.robustness import attackable
 
 SLOPPY: dict[str, Any] = {"stopping": rs.Stopping(rtol=0.3), "adjoint": rs.OneStepAdjoint()}
@@ -28,7 +29,7 @@ LOOSE = rs.ImplicitAdjoint(solver=rs.GMRES(), stopping=rs.Stopping(rtol=0.5))
 
 
 @pytest.mark.parametrize("adjoint", [rs.OneStepAdjoint(), LOOSE])
-def test_gradients_are_exact(adjoint: rs.Adjoint) -> None:
+def test_gradients_are_exact(adjoint: Adjoint) -> None:
     case = patterns(5)
     sloppy = theta_network(1.0, solver=rs.Picard(), stopping=rs.Stopping(rtol=0.3), adjoint=adjoint)
     exact = theta_network(1.0, **EXACT)
