@@ -15,6 +15,7 @@ from resolvent.blocks import (
     ThetaBlock,
     Trajectory,
     check_field,
+    cuda_graph,
     make_implicit,
     push,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "Work",
     "analysis",
     "check_field",
+    "cuda_graph",
     "estimators",
     "fields",
     "gradient_error",

@@ -1,6 +1,7 @@
 """The choices that all solves of a pass share."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.failure import check_policy
+from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 
@@ -43,6 +45,7 @@ class SolveOptions:
         adjoint: an `Adjoint`.
         on_failure: "raise", "warn" or "ignore".
         place: where the equation stands, for messages; None where it stands alone.
+        observe: called with the `Solution` of every solve, forward and backward.
     """
 
     solver: Plan
@@ -50,6 +53,7 @@ class SolveOptions:
     adjoint: Any
     on_failure: str
     place: Place | None = None
+    observe: Callable[[Solution], None] | None = None
 
     def __post_init__(self) -> None:
         check_policy(self.on_failure)

@@ -130,6 +130,8 @@ def _resolve(
 
     with full_precision(b.device):
         solution, value = options.adjoint.differentiable(problem, run, options)
+    if options.observe is not None:
+        options.observe(solution)
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
