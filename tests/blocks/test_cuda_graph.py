@@ -197,7 +197,7 @@ def test_what_waits_for_the_device_is_explained(eager: list[Any], monkeypatch: p
         raise RuntimeError(error)
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", fails)
-    with pytest.raises(ValueError if "captur" in error else RuntimeError, match="learned theta|out of memory"):
+    with pytest.raises(ValueError if "captur" in error else RuntimeError, match=r"learned theta|out of memory"):
         rs.cuda_graph(network(), torch.ones(5, 3), steps=3)
 
 
