@@ -206,6 +206,7 @@ class _CopiedGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # Unused weights have no gradient.
         return tuple(x.view_as(x) for x in tensors)
 
     @staticmethod
