@@ -21,19 +21,32 @@ from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
 
-Solve = Callable[[NonlinearProblem], Solution]
+
+@dataclass(frozen=True)
+class Start:
+    """Where a forward solve begins.
+
+    Attributes:
+        w: (batch, *shape), the first guess.
+        given: the guess as the user gave it, if he did; for messages.
+        reuse: the solution of a similar problem, to learn from.
+    """
+
+    w: Tensor
+    given: Tensor | None = None
+    reuse: Solution | None = None
 
 
 class Adjoint(ABC):
     """A way to differentiate the solution of w = b + tau F(w)."""
 
     @abstractmethod
-    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
         """The solution of the problem, and its value with derivatives attached.
 
         Arguments:
             problem: attached to the graph of b and tau.
-            run: runs the solver on a problem.
+            start: where to begin.
             options: of the forward solve, which the backward solve inherits.
         """
 
@@ -46,14 +59,16 @@ class UnrolledAdjoint(Adjoint):
     reference, and for solvers cut short on purpose.
     """
 
-    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
         for solver, _ in options.solver.attempts(problem):
             if not solver.unrollable:
                 raise ValueError(
                     f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
                     "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
                 )
-        solution = run(problem)
+        solution = solve(problem, options.solver, options.stopping, start.w, start.reuse)
+        if not options.stopping.fixed:
+            report(problem, solution, options.on_failure, options.place, start.given)
         return solution, solution.value
 
 
@@ -69,10 +84,13 @@ class AttachedAdjoint(Adjoint):
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         """The solution, or an approximation to it, of a system with A or its transpose."""
 
-    def differentiable(self, problem: NonlinearProblem, run: Solve, options: SolveOptions) -> tuple[Solution, Tensor]:
+    def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
         last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
-            solution = run(replace(problem.detach(), last=last))
+            alone = replace(problem.detach(), last=last)
+            solution = solve(alone, options.solver, options.stopping, start.w, start.reuse)
+        if not options.stopping.fixed:
+            report(alone, solution, options.on_failure, options.place, start.given)
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value
         return solution, self._attach(problem, options, solution, last)

@@ -1,6 +1,5 @@
 """One evaluation of F with its graph, of which nothing is kept but what a derivative needs."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,19 +14,17 @@ class Evaluation:
     pass is what the derivative of F needs, as for an explicit layer.
 
     Arguments:
-        call: F.
         w: (batch, *shape), the point.
+        start: the point where the graph begins, made by `graph_start`.
+        image: F there, with its graph.
     """
 
-    def __init__(self, call: Callable[[Tensor], Tensor], w: Tensor) -> None:
-        with torch.enable_grad():
-            point = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
-            image = call(point)
+    def __init__(self, w: Tensor, start: Tensor, image: Tensor) -> None:
         # A stand-in for the point, of its shape and with no memory of its own.
         self.like = w.new_empty(()).expand(w.shape)
         self.image: Tensor | None = image
         self._point: Tensor | None = w.detach()
-        self._start = get_gradient_edge(point)
+        self._start = get_gradient_edge(start)
         self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
     def is_at(self, w: Tensor, compare: bool) -> bool:
@@ -78,17 +75,26 @@ class LastEvaluation:
     def __init__(self) -> None:
         self._last: Evaluation | None = None
 
-    def record(self, call: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    def forget(self) -> None:
+        """Frees the graph before the next one is made."""
+        self._last = None
+
+    def keep(self, evaluation: Evaluation) -> Tensor:
         """F(w), detached."""
-        self._last = None  # The graph before is freed first.
-        self._last = Evaluation(call, w)
-        assert self._last.image is not None
-        return self._last.image.detach()
+        self._last = evaluation
+        assert evaluation.image is not None
+        return evaluation.image.detach()
 
     def take(self, w: Tensor, compare: bool) -> Evaluation | None:
         """The last evaluation if it was made at w, else None. Without `compare` addresses are compared, not values."""
         last, self._last = self._last, None
         return last if last is not None and last.is_at(w, compare) else None
+
+
+def graph_start(w: Tensor) -> Tensor:
+    """w as the start of a graph that does not keep it. To be called where autograd records."""
+    start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
+    return start
 
 
 class _Start(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,11 +125,10 @@ class VectorField:
 
     def at(self, t: float | Tensor) -> Function:
         """F(t, .), where t may be one time for each sample."""
-        both = self.value_and_jacobian
         if self.rowwise and isinstance(t, Tensor) and t.dim() > 0:
             return self._of_rows((t,))
-        known = None if both is None else lambda w: both(t, w)
-        return Function(lambda w: self.call(t, w), (), self.rowwise, self.linear_part, known)
+        known = None if self.value_and_jacobian is None else partial(self.value_and_jacobian, t)
+        return Function(partial(self.call, t), (), self.rowwise, self.linear_part, known)
 
     def together(
         self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False

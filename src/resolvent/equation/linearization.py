@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation
-from resolvent.equation.function import Function, mixed
+from resolvent.equation.function import mixed
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
 from resolvent.equation.problem import NonlinearProblem
@@ -107,29 +107,25 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     if transforming() or not problem.rowwise:
         linearization = Linearization(problem, w)
         return linearization.image, linearization.matrix()
-    function = problem.function
-    if function.mix is not None:
-        rows, blocks = _value_and_jacobian(problem, function.single_rows, w.flatten(0, 1))
-        image = mixed(function.mix, rows.reshape(w.shape))
-        return image, coupled_matrix(function.mix, blocks, problem.tau, function.triangular)
-    image, jacobian = _value_and_jacobian(problem, function, w)
+    mix, rows = problem.function.mix, w if problem.function.mix is None else w.flatten(0, 1)
+    function = problem.function if mix is None else problem.function.single_rows
+    known = function.value_and_jacobian
+    if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
+        problem.work.evaluations += 1
+        image, jacobian = known(rows, *function.conditions)
+    else:
+        batch, size = rows.shape[0], rows.shape[1:].numel()
+        stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+        with torch.enable_grad():
+            images = problem.evaluate(stacked, function.repeat(size))
+        problem.work.vjps += 1
+        selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+        image, jacobian = images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
+    if mix is not None:
+        matrix = coupled_matrix(mix, jacobian, problem.tau, problem.function.triangular)
+        return mixed(mix, image.reshape(w.shape)), matrix
     identity = torch.eye(jacobian.shape[1], dtype=w.dtype, device=w.device)
     if isinstance(problem.tau, Tensor):
         return image, Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
     return image, Dense(torch.sub(identity, jacobian, alpha=problem.tau))
-
-
-def _value_and_jacobian(problem: NonlinearProblem, function: Function, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The function at w and its Jacobian, (batch, n, n): the batch is stacked n times for one backward pass."""
-    plain = problem.autocast is None and problem.argument_dtype == w.dtype
-    if function.value_and_jacobian is not None and w.dim() == 2 and plain:
-        problem.work.evaluations += 1
-        return function.value_and_jacobian(w, *function.conditions)
-    batch, size = w.shape[0], w.shape[1:].numel()
-    stacked = w.detach().repeat(size, *(1,) * (w.dim() - 1)).requires_grad_()
-    with torch.enable_grad():
-        image = problem.evaluate(stacked, function.repeat(size))
-    problem.work.vjps += 1
-    selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
-    rows = gradient(image, stacked, selected.reshape(stacked.shape), retain_graph=False)
-    return image[:batch].detach(), rows.reshape(size, batch, size).transpose(0, 1)

@@ -54,7 +54,7 @@ def _put(into: Progress, rows: Tensor, part: Progress) -> None:
             setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
 
 
-def _run(
+def _steps(
     problem: Problem,
     solver: Solver,
     convergence: Convergence,
@@ -63,10 +63,14 @@ def _run(
     progress: Progress,
     span: range,
 ) -> Any:
-    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None."""
+    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None.
+
+    A large batch is compacted to its unfinished samples whenever they are no more than half of it.
+    """
     near = progress.value.device.type == "cpu"
     large = progress.value.numel() >= (_MIN_SIZE_TO_COMPACT if near else _MIN_SIZE_TO_COMPACT_ON_DEVICE)
     may_compact = large and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    whole: list[tuple[Progress, Tensor]] = []
     for step in span:
         if progress.finished:
             break
@@ -74,11 +78,9 @@ def _run(
         if step > 0 and may_compact and checks(step):
             rows = running.nonzero().squeeze(1)
             if 2 * len(rows) <= len(running):
-                part = take(progress, rows)
-                rest = range(step, span.stop)
-                _run(problem.take(rows), solver, convergence, checks, take(state, rows), part, rest)
-                _put(progress, rows, part)
-                return None
+                whole.append((progress, rows))
+                problem, state, progress = problem.take(rows), take(state, rows), take(progress, rows)
+                running = progress.running
         state = solver.step(problem, state, running)
         check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
@@ -87,7 +89,10 @@ def _run(
             convergence.give_up_stalled(progress)
         if not progress.finished and check and (near or rare):
             progress.check()
-    return state
+    for outer, rows in reversed(whole):
+        _put(outer, rows, progress)
+        progress = outer
+    return None if whole else state
 
 
 def iterate(
@@ -114,7 +119,7 @@ def iterate(
     state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     first = state.norm
     progress = convergence.begin(problem, state, active, checks(0), natural)
-    state = _run(problem, solver, convergence, checks, state, progress, span)
+    state = _steps(problem, solver, convergence, checks, state, progress, span)
     convergence.end(progress)
     if stopping.fixed:
         return progress, state
@@ -210,7 +215,7 @@ def _confirm(
             return
         state = solver.init(problem, progress.value)
         again = convergence.begin(problem, state, wrong, check=False, natural=progress.natural)
-        _run(problem, solver, convergence, checks, state, again, span)
+        _steps(problem, solver, convergence, checks, state, again, span)
         convergence.end(again)
         progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
         progress.status = torch.where(wrong, again.status, progress.status)
@@ -235,6 +240,8 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         done.steps = done.steps + torch.where(unsolved, more.steps, 0)
         index = index.masked_fill(unsolved, number)
         all_converged = more.all_converged
+    if isinstance(problem, NonlinearProblem) and problem.argument_dtype == torch.float16:
+        all_converged = _refuse_overflow(done) and all_converged
     return Solution(
         value=done.value,
         status=done.status,
@@ -247,6 +254,13 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         matrix=None if state is None else state.matrix,
         state=state if attempts[0].solver.learns and not transforming() else None,
     )
+
+
+def _refuse_overflow(progress: Progress) -> bool:
+    """Whether all values fit into float16, in which they are returned; those that do not are not finite."""
+    fits = flat(progress.value.abs() <= torch.finfo(torch.float16).max).all(1)
+    progress.status = torch.where(fits, progress.status, Status.NON_FINITE.value)
+    return all_true(fits)
 
 
 def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:

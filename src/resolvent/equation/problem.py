@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resolvent.equation.evaluation import Evaluation, LastEvaluation
+from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
 from resolvent.equation.function import Function
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
@@ -100,29 +100,36 @@ class NonlinearProblem(Problem):
         return replace(self, function=self.function.take(rows), b=self.b[rows], tau=tau)
 
     def evaluate(self, w: Tensor, function: Function | None = None) -> Tensor:
-        """F(w), in the dtype of w; or another form of F, such as that for repeated rows."""
-        self.work.evaluations += 1
-        if function is None and self.last is not None and not (torch.is_grad_enabled() or transforming()):
-            return self.last.record(self._call, w)
-        return self._call(w, function)
+        """F(w), in the dtype of w; or another form of F, such as that for repeated rows.
+
+        Where the last evaluation is to be kept, its graph is, and the value comes without one.
+        """
+        if self.last is None or function is not None or torch.is_grad_enabled() or transforming():
+            return self._call(w, function or self.function)
+        self.last.forget()
+        return self.last.keep(self.evaluate_with_graph(w))
 
     def evaluate_with_graph(self, w: Tensor) -> Evaluation:
         """F(w) with its graph, whether or not autograd is recording."""
-        self.work.evaluations += 1
-        return Evaluation(self._call, w)
+        with torch.enable_grad():
+            start = graph_start(w)
+            return Evaluation(w, start, self._call(start, self.function))
 
-    def _call(self, w: Tensor, function: Function | None = None) -> Tensor:
-        F = self.function if function is None else function
+    def _call(self, w: Tensor, F: Function) -> Tensor:
+        self.work.evaluations += 1
+        argument = w if w.dtype == self.argument_dtype else w.to(self.argument_dtype)
         if self.autocast is None:
-            y = F(w.to(self.argument_dtype))
+            y = F.call(argument, *F.conditions) if F.mix is None else F(argument)
         else:
             with torch.autocast(w.device.type, dtype=self.autocast):
-                y = F(w.to(self.argument_dtype))
+                y = F(argument)
+        return y if isinstance(y, Tensor) and y.shape == w.shape and y.dtype == w.dtype else self._checked(y, w)
+
+    def _checked(self, y: object, w: Tensor) -> Tensor:
+        """The value of F in the dtype of w, if it is what F may return."""
         if not isinstance(y, Tensor) or y.shape != w.shape:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
-        if y.dtype == w.dtype:
-            return y
         # Under autocast every operation has a dtype of its own, and the last one decides.
         if y.dtype != self.argument_dtype and not (self.autocast is not None and y.is_floating_point()):
             raise ValueError(

@@ -8,18 +8,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
-from resolvent.equation.failure import report
+from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, Start
 from resolvent.equation.function import Function, as_function
-from resolvent.equation.loop import solve
 from resolvent.equation.modes import without_inference_tensors
-from resolvent.equation.norms import flat
 from resolvent.equation.options import SolveOptions, expect, precision_of
 from resolvent.equation.problem import NonlinearProblem, full_precision
-from resolvent.equation.solution import Solution, Status
+from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
-from resolvent.equation.torch_func import all_true, forward_mode, outside_inference
+from resolvent.equation.torch_func import forward_mode, outside_inference
 from resolvent.errors import ResolventError
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.linear import LinearSolver, refuse_linear
@@ -89,57 +86,37 @@ def resolve_with(
     tau: float | Tensor,
     w0: Tensor | None = None,
     reuse: Solution | None = None,
+    traced: bool = False,
 ) -> Solution:
-    """`resolve` with options that are checked and an F that is wrapped."""
-    if "torch._dynamo" in sys.modules:
-        return _outside_of_graphs()(options, F, b, tau, w0, reuse)
-    return _resolve(options, F, b, tau, w0, reuse)
-
-
-def _outside_of_graphs() -> Callable[..., Solution]:
-    """`_resolve`, which torch.compile leaves alone. Made late: the decorator imports the compiler, in seconds."""
-    global _disabled
-    if _disabled is None:
-        _disabled = torch.compiler.disable(_resolve)
-    return _disabled
-
-
-_disabled: Callable[..., Solution] | None = None
-
-
-def _resolve(
-    options: SolveOptions, F: Function, b: Tensor, tau: float | Tensor, w0: Tensor | None, reuse: Solution | None
-) -> Solution:
+    """`resolve` with options that are checked and an F that is wrapped. `traced` says that torch.compile, which is to
+    leave solves alone, has been told so."""
+    if "torch._dynamo" in sys.modules and not traced:
+        return _outside_of_graphs()(options, F, b, tau, w0, reuse, True)
     if torch.is_inference_mode_enabled():
         if forward_mode():
             raise ResolventError("Inference mode loses tangents: take torch.no_grad() around forward-mode derivatives.")
         # Newton and the descent methods need the derivative of F, which inference mode forbids.
         with torch.inference_mode(False), torch.no_grad():
             b, tau, w0 = (outside_inference(x) for x in (b, tau, w0))
-            return _resolve(options, without_inference_tensors(F), b, tau, w0, reuse)
+            return resolve_with(options, without_inference_tensors(F), b, tau, w0, reuse, traced)
     problem = _pose(F, b, tau)
-    start = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
-
-    def run(posed: NonlinearProblem) -> Solution:
-        solution = solve(posed, options.solver, options.stopping, start, reuse)
-        if b.dtype == torch.float16:
-            solution = _overflown(solution)
-        if not options.stopping.fixed:
-            report(posed, solution, options.on_failure, options.place, w0)
-        return solution
-
+    first = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     with full_precision(b.device):
-        solution, value = options.adjoint.differentiable(problem, run, options)
+        solution, value = options.adjoint.differentiable(problem, Start(first, w0, reuse), options)
     if options.observe is not None:
         options.observe(solution)
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 
-def _overflown(solution: Solution) -> Solution:
-    """The solution with its status corrected where it is too large for float16, in which it is returned."""
-    fits = flat(solution.value.abs() <= torch.finfo(torch.float16).max).all(1)
-    status = torch.where(fits, solution.status, Status.NON_FINITE.value)
-    return dataclasses.replace(solution, status=status, all_converged=solution.all_converged and all_true(fits))
+def _outside_of_graphs() -> Callable[..., Solution]:
+    """`resolve_with`, which torch.compile leaves alone. Made late: the decorator imports the compiler, in seconds."""
+    global _disabled
+    if _disabled is None:
+        _disabled = torch.compiler.disable(resolve_with)
+    return _disabled
+
+
+_disabled: Callable[..., Solution] | None = None
 
 
 def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
