@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent import analysis, estimators, fields, models, plotting, regularizers, schemes, spectral
 from resolvent.schemes import tableaux
+from resolvent.solvers.resolve import solve_options
 
 mpl.use("Agg")
 
@@ -332,7 +333,7 @@ EXAMPLES: dict[str, Example] = {
         mlp,
         lambda x, F: (
             schemes.RungeKutta(tableaux.RADAU5)
-            .step(schemes.Interval(F, 0.0, 0.1, schemes.Solving(stopping=stopping())), schemes.Carry((x,)))
+            .step(schemes.Interval(F, 0.0, 0.1, solve_options(None, stopping(), None, "raise")), schemes.Carry((x,)))
             .state
         ),
     ),

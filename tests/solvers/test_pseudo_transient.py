@@ -30,8 +30,15 @@ def test_the_flow_passes_the_fold_in_which_a_falling_residual_is_caught(start, d
 
 
 def test_methods_that_lower_the_residual_are_caught():
-    with pytest.raises(rs.ConvergenceError, match="stopped making progress"):
-        rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), stopping=PATIENT)
+    for solver in (rs.Newton(), rs.LBFGS()):
+        with pytest.raises(rs.ConvergenceError, match="stopped making progress"):
+            rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), solver=solver, stopping=PATIENT)
+
+
+def test_the_default_falls_back_on_it():
+    found = rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]))
+    torch.testing.assert_close(found.value, solution()[None, None].to(found.value), rtol=0, atol=1e-8)
+    assert isinstance(found.solvers[-1], rs.PseudoTransient)
 
 
 def test_it_is_newton_s_method_where_that_converges():

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
 from resolvent.schemes.interval import Field, Number
@@ -36,6 +37,7 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
             the modules are checked.
         t: time, a number, a 0-d tensor or (batch,).
     """
+    refuse_transforms("check_field")
     if isinstance(field, nn.Module):
         refuse_changing_modules(field)
     if len(x) < 2:

@@ -108,7 +108,9 @@ def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn
         for key, child in attributes.get("_modules", module._modules).items()
     }
     if attributes or any(modules[key] is not child for key, child in module._modules.items()):
-        copy: nn.Module = object.__new__(parametrize.type_before_parametrizations(module))
+        # A module whose parametrizations are computed has no use for their class.
+        kept = type(module) if "parametrizations" in modules else parametrize.type_before_parametrizations(module)
+        copy: nn.Module = object.__new__(kept)
         copy.__dict__ = {**module.__dict__, **attributes, "_modules": modules}
         _unbind_compiled(copy)
     else:

@@ -146,7 +146,9 @@ class Convergence:
         norm, scale = state.norm, length(problem.b)
         steps = torch.zeros_like(norm, dtype=torch.int32)
         if natural is None and self.own is None:
-            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm).nan_to_num(nan=torch.inf)
+            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm).nan_to_num(
+                torch.inf, torch.inf
+            )
         progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, norm, norm, norm)
         self.measure(progress, state)
         if check and self._unanimous(progress, norm):
