@@ -26,7 +26,7 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
-	PYTHONPATH=build/peers $(BIN)/python -m resolvent bench --rows B1,B2,B3,B5 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
+	PYTHONPATH=build/peers $(BIN)/python -m resolvent_lab bench --rows B1,B2,B3,B5 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
 		--out build/bench --write docs/speed.md
 
 build/peers:
@@ -37,7 +37,7 @@ build/jax:
 	$@/bin/python -m pip install --quiet --disable-pip-version-check diffrax==0.7.2 optimistix==0.1.0
 
 demo: $(VENV)/.experiments
-	$(BIN)/python -m resolvent reproduce all --quick --out build/demo
+	$(BIN)/python -m resolvent_lab reproduce all --quick --out build/demo
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -130,7 +130,7 @@ def resnet() -> nn.Module:
     )
 
 
-def penalised(penalty: Callable[[Any, rs.Trajectory], Any]) -> Example:
+def penalised(penalty: Callable[[Any, rs.blocks.Trajectory], Any]) -> Example:
     """A penalty of the trajectory of a block."""
 
     def build() -> Callable[[Tensor], Any]:
@@ -201,11 +201,21 @@ def styled(x: Tensor) -> float:
         return float(mpl.rcParams["axes.linewidth"])
 
 
+def frozen(x: Tensor, field: rs.fields.MLP) -> Tensor:
+    with rs.blocks.frozen_weights(field) as fixed:
+        return fixed(0.0, x)
+
+
+def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
+    with rs.blocks.solved_with(block, stopping=stopping()):
+        return block(x)
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
-    "Halves": field_example(
-        lambda: rs.Halves(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
+    "fields.Partitioned": field_example(
+        lambda: fields.Partitioned(fields.MLP(2, 3, 1, activation=nn.Tanh()), fields.MLP(2, 3, 1, activation=nn.Tanh()))
     ),
     "Rowwise": Example(
         lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())
@@ -221,8 +231,8 @@ EXAMPLES: dict[str, Example] = {
     "make_implicit": given(
         layer_and_tanh, lambda x, m: rs.make_implicit(m, kind="branch", predicate=lambda n, _: n == "0")(x)
     ),
-    "push": given(classifier, lambda x, model: rs.push(model, x, x.cos())[:2]),
-    "push: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.push(model, x, x.cos())[:2]),
+    "jvp": given(classifier, lambda x, model: rs.jvp(model, x, x.cos())[:2]),
+    "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "resolve": solving(),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())
@@ -286,7 +296,7 @@ EXAMPLES: dict[str, Example] = {
     "estimators.trace": Example(lambda: partial(estimators.trace, mlp(), 0.0, probes=6, hutchpp=True)),
     "estimators.trace: of a function of the state": Example(lambda: partial(estimators.trace, nn.Linear(4, 4), None)),
     "estimators.trace_and_frobenius": Example(lambda: partial(estimators.trace_and_frobenius, mlp(), 0.0, exact=True)),
-    "fields.Autonomous": field_example(lambda: fields.Autonomous(nn.Linear(4, 4), linear_part=-0.1)),
+    "Autonomous: with a linear part": field_example(lambda: fields.Autonomous(nn.Linear(4, 4), linear_part=-0.1)),
     "fields.Bounded": field_example(lambda: fields.Bounded(fields.MLP(4, 6, 1, bound=1.0), -3.0, 0.5)),
     "fields.Conv": field_example(lambda: fields.Conv(2, 2, size=(4, 4), activation=nn.Tanh()), IMAGES),
     "fields.ConvexGradient": Example(
@@ -306,7 +316,11 @@ EXAMPLES: dict[str, Example] = {
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
-    "models.ImplicitResNet": given(resnet, lambda x, model: (model(x), model.passage(x).logits), SMALL),
+    "models.ImplicitResNet": given(
+        resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
+    "blocks.frozen_weights": given(mlp, frozen),
+    "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
     "plotting.paper_style": Example(lambda: styled),
     "plotting.phase_diagram": drawn(lambda x: plotting.phase_diagram(schemes.VERLET)),

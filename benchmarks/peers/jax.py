@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from resolvent.bench.contender import Contender, Outcome, TorchContender
-from resolvent.bench.task import blocks
+from resolvent_lab.bench.contender import Contender, Outcome, TorchContender
+from resolvent_lab.bench.task import blocks
 
 PYTHON = Path(os.environ.get("RESOLVENT_JAX", "build/jax/bin/python"))
 PATIENCE = 900

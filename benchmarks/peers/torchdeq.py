@@ -11,8 +11,8 @@ import torch
 from torchdeq import get_deq
 from torchdeq.solver import get_solver, register_solver
 
-from resolvent.bench.contender import TorchContender
-from resolvent.bench.layers import Layers
+from resolvent_lab.bench.contender import TorchContender
+from resolvent_lab.bench.layers import Layers
 
 register_solver("anderson3", partial(get_solver("anderson"), m=3, lam=1e-10))
 register_solver("anderson6", partial(get_solver("anderson"), m=6, lam=1e-10))

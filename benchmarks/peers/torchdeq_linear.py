@@ -4,8 +4,8 @@ z -> (x + theta h N(z)) / (1 - theta h c), as it is in this library, instead of 
 
 from pathlib import Path
 
-from resolvent.bench.peers import load
-from resolvent.bench.task import blocks
+from resolvent_lab.bench.peers import load
+from resolvent_lab.bench.task import blocks
 
 torchdeq = load("torchdeq", Path(__file__).parent)
 

@@ -14,8 +14,8 @@ from torch import nn
 from torchdiffeq import odeint, odeint_adjoint
 
 import resolvent as rs
-from resolvent.bench.contender import TorchContender
 from resolvent.blocks.weights import frozen_weights
+from resolvent_lab.bench.contender import TorchContender
 
 SAME_EQUATIONS = False
 
@@ -31,7 +31,7 @@ class Integrated(nn.Module):
 
     def trajectory(self, x):
         with frozen_weights(self.field) as field:
-            return rs.Trajectory(self.grid, self.integrate(field, x, self.grid.to(x)), ())
+            return rs.blocks.Trajectory(self.grid, self.integrate(field, x, self.grid.to(x)), ())
 
     def forward(self, x):
         return self.trajectory(x).states[-1]

@@ -11,8 +11,8 @@ from torch import nn
 import resolvent as rs
 from resolvent import schemes
 from resolvent.analysis import diagnose
-from resolvent.blocks import Block, Halves, ThetaBlock
-from resolvent.fields import MLP, Autonomous, Conv, Piecewise
+from resolvent.blocks import Block, ThetaBlock
+from resolvent.fields import MLP, Autonomous, Conv, Partitioned, Piecewise
 
 
 def linear(matrix: torch.Tensor) -> Autonomous:
@@ -95,7 +95,7 @@ def test_a_failure_in_any_stage_counts() -> None:
 @pytest.mark.parametrize(
     ("slope", "theta", "words"),
     [
-        (-30.0, 0.0, "outside of its stability region"),
+        (-30.0, 0.0, "outside its stability region"),
         (-0.1, 0.0, "Nothing stands out"),
         (1.95, 0.5, "within 0.05 of the pole"),
         (1.5, 0.0, "the field itself expands, by up to 2.5"),
@@ -138,18 +138,18 @@ def test_multistep_blocks(name: str) -> None:
 def test_symplectic_blocks_have_nothing_to_solve() -> None:
     """A stable oscillator is not called unstable, and one beyond h omega = 2 is."""
     for h_omega, stable in ((1.0, True), (2.5, False)):
-        halves = Halves(linear(torch.tensor([[h_omega]])), linear(torch.tensor([[-h_omega]])))
-        diagnosis = diagnose(Block(halves, schemes.VERLET, 2, 2.0), torch.ones(1, 2))
+        field = Partitioned(linear(torch.tensor([[h_omega]])), linear(torch.tensor([[-h_omega]])))
+        diagnosis = diagnose(Block(field, schemes.VERLET, 2, 2.0), torch.ones(1, 2))
         assert all(layer.contractive is None and math.isinf(layer.pole_distance) for layer in diagnosis.layers)
-        assert any("outside of its stability region" in line for line in diagnosis.advice) != stable
+        assert any("outside its stability region" in line for line in diagnosis.advice) != stable
 
 
 def test_a_saddle_is_not_the_fault_of_the_scheme() -> None:
     """q' = p, p' = q has the eigenvalues 1 and -1: what grows is the field."""
-    halves = Halves(linear(torch.tensor([[1.0]])), linear(torch.tensor([[1.0]])))
-    diagnosis = diagnose(Block(halves, schemes.VERLET, 1, 1.0), torch.ones(1, 2))
+    field = Partitioned(linear(torch.tensor([[1.0]])), linear(torch.tensor([[1.0]])))
+    diagnosis = diagnose(Block(field, schemes.VERLET, 1, 1.0), torch.ones(1, 2))
     assert diagnosis.layers[0].growth > 2
-    assert not any("outside of its stability region" in line for line in diagnosis.advice)
+    assert not any("outside its stability region" in line for line in diagnosis.advice)
 
 
 def test_images() -> None:

@@ -79,7 +79,7 @@ def test_order_of_a_composition() -> None:
 
 
 def test_number_of_rooted_trees() -> None:
-    from resolvent.analysis.orders import trees
+    from resolvent.schemes.order_conditions import trees
 
     assert [len(trees(n)) for n in range(1, 7)] == [1, 1, 2, 4, 9, 20]
     assert [len(trees(n, 2)) for n in range(1, 5)] == [2, 4, 14, 52]
@@ -198,11 +198,38 @@ def test_printed() -> None:
     assert "does not apply" in str(analysis.scheme_facts(schemes.BDF2))
 
 
-def test_schemes_of_others_have_no_facts() -> None:
-    class Own(schemes.Scheme):
-        order = 1
-        inverse = step = None
+class Own(schemes.Scheme):
+    """A scheme that says no more than it has to."""
 
-    for ask in (analysis.contractive_radius, analysis.scheme_order):
-        with pytest.raises(ValueError, match="Own are not known"):
+    order = 1
+    inverse = step = None
+
+
+def test_schemes_of_others_have_no_facts() -> None:
+    with pytest.raises(ValueError, match=r"order conditions of Own are not known.*`order_by_conditions`"):
+        analysis.scheme_order(Own())
+    for ask in (analysis.contractive_radius, analysis.linear_form, analysis.scheme_facts):
+        with pytest.raises(ValueError, match=r"stability of Own is not known.*`linear_form`"):
             ask(Own())
+
+
+def test_a_scheme_is_analysed_by_what_it_says_of_itself() -> None:
+    """Backward Euler, written as one class outside of the library."""
+
+    class Known(Own):
+        linear_form = schemes.LinearForm([[1.0]], [[1.0]], [[1.0]], [[1.0]])
+
+        def order_by_conditions(self) -> int:
+            return 1
+
+    facts, known = analysis.scheme_facts(Known()), analysis.scheme_facts(Theta(1.0))
+    assert dataclasses.replace(facts, b_stable=True) == known
+    assert facts.b_stable is None
+    assert [Known().solved_at, Known().stage_norm] == [1, 1]
+
+
+def test_where_on_the_chord_a_step_is_solved() -> None:
+    assert [Theta(theta).solved_at for theta in (0.0, 0.3, 1.0)] == [0, 0.3, 1]
+    assert [Theta(theta, "trapezoid").solved_at for theta in (0.0, 0.3, 1.0)] == [0, 1, 1]
+    assert [Theta(0.3).chord, Theta(0.3, "trapezoid").chord, RUNGE_KUTTA["GAUSS2"].chord] == [0.3, None, None]
+    assert [SCHEMES[name].solved_at for name in ("RK4", "RADAU5", "BDF2", "VERLET", "LOBATTO pair")] == [0, 1, 1, 0, 1]

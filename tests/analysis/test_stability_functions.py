@@ -199,14 +199,3 @@ def test_wrong_coefficients() -> None:
         analysis.runge_kutta_stability([[1.0, 2.0]], [1.0], 0.0)
     with pytest.raises(ValueError, match="must not be empty"):
         analysis.multistep_roots((), (1.0,), 0.0)
-
-
-def test_unknown_scheme_and_its_registration() -> None:
-    class Own(schemes.Scheme):
-        order = 1
-        inverse = step = None
-
-    with pytest.raises(ValueError, match="stability of Own is not known"):
-        analysis.amplification(Own(), 1.0)
-    analysis.linear_form.register(Own, lambda scheme: analysis.linear_form(Theta(1.0)))
-    assert float(analysis.amplification(Own(), -1.0)) == pytest.approx(0.5)

@@ -133,7 +133,7 @@ SOUND: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
     "conv": (lambda: Conv(2, size=(5, 4)), (2, 5, 4)),
     "gradient flow": (lambda: GradientFlow(nn.Linear(3, 6)), (3,)),
     "hamiltonian": (lambda: Hamiltonian(nn.Linear(2, 6), nn.Linear(2, 6)), (4,)),
-    "halves": (lambda: rs.Halves(MLP(2, 4, 1), MLP(2, 4, 1)), (4,)),
+    "partitioned": (lambda: rs.fields.Partitioned(MLP(2, 4, 1), MLP(2, 4, 1)), (4,)),
     "pieces": (lambda: Piecewise([MLP(3, 4, 1), Timed()]), (3,)),
     "batch norm in evaluation mode": (lambda: rs.Autonomous(nn.BatchNorm1d(3)).eval(), (3,)),
     "dropout of nothing": (lambda: rs.Autonomous(nn.Dropout(0.0)), (3,)),

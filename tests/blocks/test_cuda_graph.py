@@ -210,17 +210,17 @@ def test_what_waits_for_the_device_is_explained(eager: list[Any], monkeypatch: p
         rs.cuda_graph(network(), torch.ones(5, 3), steps=3)
 
 
-class Pushed(nn.Module):
+class WithTangents(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return rs.push(self.model, x, v)[:2]
+        return rs.jvp(self.model, x, v)[:2]
 
 
 def test_derivatives_of_a_network_can_be_recorded(eager: list[Any]) -> None:
-    model, x, v = Pushed(network()), torch.randn(5, 3), torch.randn(5, 3)
+    model, x, v = WithTangents(network()), torch.randn(5, 3), torch.randn(5, 3)
     fast = rs.cuda_graph(model, (x, v), steps=12)
     for ours, reference in zip(fast(x, v), model(x, v), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
@@ -288,7 +288,7 @@ class TestOnCuda:
             torch.testing.assert_close(ours, reference, rtol=1e-7, atol=1e-8)
 
     def test_derivatives_of_a_network(self) -> None:
-        model = Pushed(network()).cuda()
+        model = WithTangents(network()).cuda()
         x, v = torch.randn(2, 5, 3, device="cuda")
         fast = rs.cuda_graph(model, (x, v), steps=12)
         results = []

@@ -121,7 +121,7 @@ def test_penalties_and_tangents_while_another_pass_is_under_way() -> None:
             block.load_state_dict(normalised(seed).state_dict())
             penalty = rs.regularizers.TrajectoryPenalty(1.0, 1.0, exact=True)(block.field, block.trajectory(x)).total
             block.zero_grad()
-            (penalty + rs.push(block, x, v).tangents.square().sum()).backward()
+            (penalty + rs.jvp(block, x, v).tangents.square().sum()).backward()
             results += [parameter.grad for parameter in block.parameters()]
         return results
 

@@ -222,7 +222,7 @@ def test_what_is_no_module_or_no_field_is_refused_with_the_fix():
     with pytest.raises(ValueError, match=r"Piecewise takes a field, .* got Linear"):
         Piecewise([MLP(2, 3, 1), nn.Linear(2, 2)])
     with pytest.raises(ValueError, match=r"velocity is called with the two arguments \(t, y\), which Linear cannot"):
-        rs.Halves(nn.Linear(2, 2), MLP(2, 3, 1))
+        rs.fields.Partitioned(nn.Linear(2, 2), MLP(2, 3, 1))
 
 
 def test_nothing_is_assumed_of_a_field_that_declares_nothing():

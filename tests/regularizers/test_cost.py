@@ -62,8 +62,8 @@ def test_variation_alone_evaluates_nothing():
         ({"jacobian": 1.0}, STEPS + 1),
         ({"divergence": 1.0, "jacobian": 1.0}, STEPS + 1),
         ({"divergence": 1.0, "jacobian": 1.0, "probes": 6}, STEPS + 1),
-        ({"divergence": 1.0, "stage": 0.5}, STEPS),
-        ({"divergence": 1.0, "stage": 0.0}, STEPS - 1),
+        ({"divergence": 1.0, "fraction": 0.5}, STEPS),
+        ({"divergence": 1.0, "fraction": 0.0}, STEPS - 1),
     ],
 )
 def test_all_terms_share_one_evaluation(counted, options, points):

@@ -107,13 +107,13 @@ def test_the_second_derivative_of_piecewise_fields_is_that_of_the_piece():
     )
 
 
-def test_stages_are_the_midpoints_of_the_layers():
+def test_a_fraction_of_one_half_is_the_midpoint_of_a_step():
     field = Linear(torch.randn(3, 3))
     trajectory = follow(field, (3,))
     middle = (trajectory.states[:-1] + trajectory.states[1:]) / 2
     speed = (middle @ field.A.T).square().sum(2)
     expected = (HORIZON / STEPS * speed.sum(0)).mean().item()
-    assert KineticEnergy(stage=0.5)(field, trajectory).item() == pytest.approx(expected, rel=1e-12)
+    assert KineticEnergy(fraction=0.5)(field, trajectory).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_energy_is_positive_backwards_in_time():
@@ -172,7 +172,7 @@ class TestDiagonal:
     ("make", "message"),
     [
         (lambda: KineticEnergy(-1.0), "weight must be a finite number, 0 or more, got -1.0"),
-        (lambda: KineticEnergy(stage=2), "got 2"),
+        (lambda: KineticEnergy(fraction=2), "got 2"),
         (lambda: TotalDerivative(order=0), "1 or more, got 0"),
         (lambda: TotalDerivative(order=1.5), "got 1.5"),
         (lambda: DiagonalPenalty(probes=0), "got 0"),

@@ -82,11 +82,11 @@ def test_derivatives_of_all_terms_for_piecewise_weights():
     assert of_parameters(field, lambda F: penalty(F, trajectory))
 
 
-@pytest.mark.parametrize("stage", [None, 0.5])
+@pytest.mark.parametrize("fraction", [None, 0.5])
 @pytest.mark.parametrize("name", PENALTIES)
-def test_derivatives_through_the_states_are_those_of_the_whole_pass(name, stage):
+def test_derivatives_through_the_states_are_those_of_the_whole_pass(name, fraction):
     field = Rotation()
-    penalty = PENALTIES[name](detach=False, stage=stage)
+    penalty = PENALTIES[name](detach=False, fraction=fraction)
     x = torch.randn(2, 3)
 
     def whole(F: nn.Module, x: Tensor = x) -> Tensor:

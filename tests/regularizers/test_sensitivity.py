@@ -76,8 +76,8 @@ def test_the_outputs_are_those_of_the_network_and_each_call_draws_anew() -> None
     first, second = (rs.regularizers.Sensitivity()(model, x) for _ in range(2))
     torch.testing.assert_close(first.outputs, model(x), rtol=1e-8, atol=1e-8)
     assert first.penalty != second.penalty
-    assert first.pushed is not None
-    assert len(first.pushed.trajectories) == 1
+    assert first.jvp is not None
+    assert len(first.jvp.trajectories) == 1
 
 
 def test_a_weight_of_zero_costs_nothing() -> None:
@@ -88,8 +88,8 @@ def test_a_weight_of_zero_costs_nothing() -> None:
         calls += 1
         return x
 
-    outputs, penalty, pushed = rs.regularizers.Sensitivity(0.0)(model, torch.ones(2, 3))
-    assert (calls, penalty, pushed) == (1, 0, None)
+    outputs, penalty, jvp = rs.regularizers.Sensitivity(0.0)(model, torch.ones(2, 3))
+    assert (calls, penalty, jvp) == (1, 0, None)
     assert outputs.shape == (2, 3)
 
 

@@ -14,16 +14,16 @@ from seeding import shifted
 
 
 @pytest.mark.parametrize("power", [0, 0.5, 2])
-@pytest.mark.parametrize("stage", [None, 0.0, 0.3, 1.0])
+@pytest.mark.parametrize("fraction", [None, 0.0, 0.3, 1.0])
 @pytest.mark.parametrize("name", FIELDS)
-def test_it_is_the_dense_computation(name, stage, power):
+def test_it_is_the_dense_computation(name, fraction, power):
     make, shape = FIELDS[name]
     field = make()
     trajectory = follow(field, shape)
-    terms = TrajectoryPenalty(0.7, 0.3, power=power, stage=stage, exact=True)(field, trajectory)
-    divergence, plain, jacobian = dense_penalty(field, trajectory, power, stage)
+    terms = TrajectoryPenalty(0.7, 0.3, power=power, fraction=fraction, exact=True)(field, trajectory)
+    divergence, plain, jacobian = dense_penalty(field, trajectory, power, fraction)
     # At its end a layer with time-dependent weights is read just before the jump, by some 1e-7 of a step.
-    tolerance = 1e-6 if name == "piecewise in time" and stage == 1 else 1e-10
+    tolerance = 1e-6 if name == "piecewise in time" and fraction == 1 else 1e-10
     assert terms.divergence.item() == pytest.approx(0.7 * divergence, abs=tolerance)
     assert terms.jacobian.item() == pytest.approx(0.3 * jacobian, abs=tolerance)
     assert terms.mean_divergence.item() == pytest.approx(plain, abs=tolerance)
@@ -36,9 +36,9 @@ def test_samples_with_times_of_their_own():
     make, shape = FIELDS["dependent on time"]
     field = make()
     trajectory = follow(field, shape, t0=torch.tensor([0.0, 0.4, -1.0]))
-    for stage in (None, 0.5):
-        terms = TrajectoryPenalty(1.0, 1.0, stage=stage, exact=True)(field, trajectory)
-        divergence, _, jacobian = dense_penalty(field, trajectory, 2, stage)
+    for fraction in (None, 0.5):
+        terms = TrajectoryPenalty(1.0, 1.0, fraction=fraction, exact=True)(field, trajectory)
+        divergence, _, jacobian = dense_penalty(field, trajectory, 2, fraction)
         assert terms.divergence.item() == pytest.approx(divergence, abs=1e-10)
         assert terms.jacobian.item() == pytest.approx(jacobian, abs=1e-10)
 
@@ -180,7 +180,7 @@ def test_a_saturated_divergence_is_the_sigmoid_of_each():
         ({"power": -2}, "power .* got -2"),
         ({"probes": 0}, "got 0"),
         ({"distribution": "uniform"}, "got 'uniform'"),
-        ({"stage": 1.5}, "got 1.5"),
+        ({"fraction": 1.5}, "got 1.5"),
         ({"variation_scale": "T"}, "got 'T'"),
     ],
 )

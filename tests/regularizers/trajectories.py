@@ -58,7 +58,7 @@ def follow(field: nn.Module, shape: Sequence[int], t0: float | Tensor = 0.0, the
 
 
 def dense_penalty(
-    field: nn.Module, trajectory: Trajectory, power: float, stage: float | None = None
+    field: nn.Module, trajectory: Trajectory, power: float, fraction: float | None = None
 ) -> tuple[float, float, float]:
     """The divergence term, the divergence without (t/T)^p, and the Jacobian term, with all weights 1.
 
@@ -67,13 +67,13 @@ def dense_penalty(
     states, times = trajectory.states.detach(), trajectory.times
     T, batch, d = len(states) - 1, states.shape[1], states[0, 0].numel()
     weighted = plain = jacobian = 0.0
-    for t in range(T + 1 if stage is None else T):
-        if stage is None:
+    for t in range(T + 1 if fraction is None else T):
+        if fraction is None:
             share, position, time, state = (0.5 if t in (0, T) else 1.0), t, times[t], states[t]
         else:
-            share, position = 1.0, t + stage
-            time = (1 - stage) * times[t] + stage * times[t + 1]
-            state = (1 - stage) * states[t] + stage * states[t + 1]
+            share, position = 1.0, t + fraction
+            time = (1 - fraction) * times[t] + fraction * times[t + 1]
+            state = (1 - fraction) * states[t] + fraction * states[t + 1]
         F = field.pieces[min(t, T - 1)] if isinstance(field, Piecewise) else field
         for i in range(batch):
             moment = time[i] if time.dim() else time

@@ -79,7 +79,7 @@ def test_partitioned_tables_reproduce_the_four_schemes_of_the_paper(name: str) -
 def test_revnet_and_its_inverse() -> None:
     """y1 = x1 + V(x2), y2 = x2 + K(y1); x2 = y2 - K(y1), x1 = y1 - V(x2)."""
     V, K = (nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)) for _ in range(2))
-    field = blocks.Halves(fields.Autonomous(V, rowwise=True), fields.Autonomous(K, rowwise=True))
+    field = fields.Partitioned(fields.Autonomous(V, rowwise=True), fields.Autonomous(K, rowwise=True))
     block = blocks.Block(field, schemes.REVNET, num_steps=1, horizon=1.0)
     x = torch.randn(6, 8)
     x1, x2 = x.chunk(2, dim=1)
@@ -94,7 +94,7 @@ def test_revnet_and_its_inverse() -> None:
 
 def test_revnet_on_images_splits_channels() -> None:
     V, K = (nn.Conv2d(2, 2, 3, padding=1) for _ in range(2))
-    field = blocks.Halves(fields.Autonomous(V), fields.Autonomous(K))
+    field = fields.Partitioned(fields.Autonomous(V), fields.Autonomous(K))
     x = torch.randn(3, 4, 5, 5)
     y = blocks.Block(field, schemes.REVNET, num_steps=1)(x)
     assert torch.equal(y[:, :2], x[:, :2] + V(x[:, 2:]))
@@ -156,7 +156,7 @@ def test_needs_a_field_with_halves() -> None:
     with pytest.raises(ValueError, match="states of two halves"):
         PartitionedRungeKutta(tableaux.EULER, tableaux.EULER).step(interval, Carry((torch.ones(1, 2),)))
     with pytest.raises(ValueError, match="two equal halves, got 3"):
-        blocks.Halves(fields.Autonomous(nn.Identity()), fields.Autonomous(nn.Identity())).split(torch.ones(1, 3))
+        fields.Partitioned(fields.Autonomous(nn.Identity()), fields.Autonomous(nn.Identity())).split(torch.ones(1, 3))
 
 
 def test_refuses_tables_that_do_not_fit() -> None:

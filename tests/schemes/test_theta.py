@@ -106,7 +106,7 @@ def test_refuses_theta_out_of_range(theta: object) -> None:
 
 @pytest.mark.parametrize("theta", [0.0, 1.2, [0.5, 0.5]])
 def test_refuses_tensors_out_of_range(theta: object) -> None:
-    with pytest.raises(ValueError, match=r"must have no dimension and lie in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"must be 0-d and lie in \(0, 1\]"):
         Theta(torch.tensor(theta))
 
 

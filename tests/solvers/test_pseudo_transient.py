@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent.experiments.simultaneous import PATIENT, Simultaneous
+
+PATIENT = rs.Stopping(patience=500)
 
 # w = b + 2w - w^3 is w^3 - w = b, which has one solution for |b| > 0.385, the value at the fold in w = 0.577.
 B = 0.4
@@ -32,7 +33,7 @@ def test_the_flow_passes_the_fold_in_which_a_falling_residual_is_caught(start, d
 def test_methods_that_lower_the_residual_are_caught():
     for solver in (rs.Newton(), rs.LBFGS()):
         with pytest.raises(rs.ConvergenceError, match="stopped making progress"):
-            rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), solver=solver, stopping=PATIENT)
+            rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), solver=solver)
 
 
 def test_the_default_falls_back_on_it():
@@ -59,13 +60,11 @@ def test_a_sample_does_not_depend_on_the_others():
     torch.testing.assert_close(solve(b, w0), alone, rtol=0, atol=1e-13)
 
 
-def test_layers_behind_a_fold_are_found_one_by_one_and_counted():
+def test_a_block_finds_layers_behind_a_fold_by_itself():
     field = rs.Autonomous(_Cubic(), rowwise=True)
-    network = Simultaneous(rs.ThetaBlock(field, 1.0, 1, 1.0))
-    x = torch.tensor([[B]])
-    trajectory = network.trajectory(x)
+    trajectory = rs.ThetaBlock(field, 1.0, 1, 1.0).trajectory(torch.tensor([[B]]))
     torch.testing.assert_close(trajectory.states[-1], solution()[None, None], rtol=0, atol=1e-8)
-    assert network.restarts == 1
+    assert [type(solve.solvers[int(solve.solver_index)]) for solve in trajectory.solutions] == [rs.PseudoTransient]
 
 
 class _Cubic(torch.nn.Module):

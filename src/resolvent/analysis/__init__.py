@@ -1,13 +1,11 @@
-"""What can be said of a network from its fields and schemes."""
+"""Analysis of schemes, fields and networks: stability, spectra, Lipschitz constants, diagnosis."""
 
 from resolvent.analysis.diagnosis import Diagnosis, diagnose
-from resolvent.analysis.facts import Facts, contractive_radius, scheme_facts, stability_interval
-from resolvent.analysis.growth import amplification, is_stable, stability_matrix
+from resolvent.analysis.facts import Facts, contractive_radius, scheme_facts, scheme_order, stability_interval
+from resolvent.analysis.growth import amplification, is_stable, linear_form, stability_matrix
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.analysis.layer_report import LayerReport
-from resolvent.analysis.linear_forms import LinearForm, linear_form
 from resolvent.analysis.lipschitz import certified_radius, lipschitz_bound, theta_lipschitz
-from resolvent.analysis.orders import scheme_order
 from resolvent.analysis.oscillator import OSCILLATOR_SCHEMES, oscillator_eigenvalues, oscillator_matrix
 from resolvent.analysis.sensitivity import local_lipschitz
 from resolvent.analysis.spectra import jacobian_spectrum, numerical_range, one_sided_lipschitz
@@ -19,14 +17,15 @@ from resolvent.analysis.stability import (
     theta_stability_inverse,
 )
 from resolvent.equation.jacobian import Jacobian
+from resolvent.solvers.gradient_error import GradientComparison
 
 __all__ = [
     "OSCILLATOR_SCHEMES",
     "Diagnosis",
     "Facts",
+    "GradientComparison",
     "Jacobian",
     "LayerReport",
-    "LinearForm",
     "Spectrum",
     "amplification",
     "certified_radius",

@@ -1,11 +1,11 @@
-"""Plain advice from the reports of a block's layers."""
+"""Advice from the reports on the layers of a block."""
 
 import math
 from collections.abc import Callable, Sequence
 
 from resolvent.analysis.layer_report import LayerReport
 
-# Factors at which a number deserves a sentence; matters of judgement, not of proof.
+# Thresholds of the advice, chosen by judgement.
 _NEAR_POLE, _MANY, _SENSITIVE, _FORGETFUL = 0.1, 20, 10.0, 1e-3
 
 
@@ -66,8 +66,8 @@ def _unstable(layers: Sequence[LayerReport], radius: float) -> str | None:
         return None
     worst = max(layers[n].damped_growth for n in where)
     return (
-        f"{_named(where)}: the scheme enlarges by up to {worst:.3g} a step what the field does not, because h lambda "
-        "lies outside of its stability region. Take theta >= 1/2 or another A-stable scheme, or more and smaller steps."
+        f"{_named(where)}: the scheme enlarges by up to {worst:.3g} per step what the field does not, because h lambda "
+        "lies outside its stability region. Take theta >= 1/2 or another A-stable scheme, or more and smaller steps."
     )
 
 
@@ -89,7 +89,7 @@ def _expanding(layers: Sequence[LayerReport], radius: float) -> str | None:
         return None
     worst = max(layers[n].growth for n in where)
     return (
-        f"{_named(where)}: the field itself expands, by up to {worst:.3g} a step in some direction. If that is not "
+        f"{_named(where)}: the field itself expands, by up to {worst:.3g} per step in some direction. If that is not "
         "wanted, lower `high` of rs.fields.Bounded, or penalise the divergence."
     )
 

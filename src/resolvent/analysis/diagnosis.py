@@ -1,4 +1,4 @@
-"""One call that tells what is going on in a block."""
+"""`diagnose`: a report on the layers of a block."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,7 +10,6 @@ from resolvent.analysis.advice import advise
 from resolvent.analysis.facts import contractive_radius
 from resolvent.analysis.growth import amplification
 from resolvent.analysis.layer_report import LayerReport, table
-from resolvent.analysis.linear_forms import linear_form, theta_value
 from resolvent.analysis.sensitivity import gain, last_state, pass_through
 from resolvent.analysis.spectra import DENSE, eigenvalues
 from resolvent.blocks import Block
@@ -18,10 +17,10 @@ from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.jacobian import Jacobian, field_jacobian
 from resolvent.equation.modes import refuse_transforms
-from resolvent.schemes import Carry, PartitionedRungeKutta, Scheme, Step, Symplectic, Theta
+from resolvent.schemes import Carry, Scheme, Step
 from resolvent.schemes.interval import Number
 
-# Good enough to judge by, and quick.
+# Coarse tolerances: quick, and accurate enough for a report.
 _RTOL, _COUNT = 1e-2, 2
 _ENDS = ("rightmost", "largest")
 
@@ -89,7 +88,7 @@ def _report(pass_: Pass, n: int, carry: Carry, step: Step) -> LayerReport:
         failed = failed | ~solution.converged
     finite = bool(x.isfinite().all() and y.isfinite().all())
     z, norm = _spectrum(pass_, n, x, y) if finite else (torch.empty(0, dtype=torch.complex128), math.nan)
-    scheme, radius, poles = pass_.scheme, contractive_radius(pass_.scheme), linear_form(pass_.scheme).poles
+    scheme, radius, poles = pass_.scheme, contractive_radius(pass_.scheme), pass_.scheme.linear_form.poles
     return LayerReport(
         time=float(torch.as_tensor(pass_.interval(n).t).min()),
         iterations=float(steps.mean()),
@@ -110,7 +109,7 @@ def _report(pass_: Pass, n: int, carry: Carry, step: Step) -> LayerReport:
 
 def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
     """Eigenvalues of h F' over all samples, complex128, and the largest |h F'|_2."""
-    c = _fraction(pass_.scheme)
+    c = pass_.scheme.solved_at
     jacobian = field_jacobian(pass_.field, pass_.interval(n).time(c), x + c * (y - x))
     if x[0].numel() <= DENSE:
         found = eigenvalues(jacobian, None, "largest")
@@ -121,22 +120,15 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 
-def _fraction(scheme: Scheme) -> float:
-    """Where on the chord of a step its equation is solved."""
-    if isinstance(scheme, Theta):
-        return theta_value(scheme) if scheme.form == "midpoint" else 1.0
-    return 0.0 if math.isinf(contractive_radius(scheme)) else 1.0
-
-
 def _damped(scheme: Scheme, z: Tensor) -> Tensor:
-    """Whether the field does not grow in a direction. The schemes of two halves meet z and -z together."""
-    if isinstance(scheme, Symplectic | PartitionedRungeKutta):
+    """Whether the field does not grow in a direction. Schemes of two halves see z and -z together."""
+    if scheme.acts_on_halves:
         return z.real.abs() <= 1e-6 * z.abs()
     return z.real <= 0
 
 
 def _layer_lipschitz(pass_: Pass, n: int, carry: Carry, solved: Tensor) -> float:
-    """Of the step as a function of the last state, what was before held fixed; over the samples that were solved."""
+    """The Lipschitz constant of a step in its last state, earlier ones held fixed, over the samples that converged."""
     x, *before = carry.states
 
     def layer(state: Tensor) -> Tensor:

@@ -1,20 +1,15 @@
-"""What can be said of a scheme at a glance: order, A-, L- and B-stability, intervals of stability, contractivity."""
+"""Facts about a scheme: order, A-, L- and B-stability, intervals of stability, contractivity."""
 
 import math
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
 from torch import Tensor
 
 from resolvent.analysis.growth import ROUNDING, amplification, power_bounded
-from resolvent.analysis.linear_forms import linear_form, theta_tableau, theta_value
-from resolvent.analysis.orders import scheme_order
-from resolvent.analysis.stability import as_complex
-from resolvent.schemes import Multistep, PartitionedRungeKutta, RungeKutta, Scheme, Symplectic, Theta
-from resolvent.schemes.tableau import Tableau
+from resolvent.schemes import Scheme
 
-# Beyond this a value of z stands for infinity; on the way to it, rounding times z stays below the tolerance.
+# The largest |z| sampled, where rounding times z is still below the tolerance; and the |z| that stands for infinity.
 _FAR, _INFINITY = 1e4, 1e8
 
 
@@ -72,8 +67,9 @@ def scheme_facts(scheme: Scheme) -> Facts:
     """Compute the order and the stability properties of a scheme.
 
     The spectral radius of M(z) is subharmonic wherever M has no pole, so over the left half plane it is largest on the
-    imaginary axis: A-stability needs to be checked there alone. For schemes of two halves the statements are about
-    q' = lambda p, p' = lambda q, which holds +lambda and -lambda at once; what counts is their imaginary interval.
+    imaginary axis, and A-stability is checked only there. For schemes of two halves the statements are about
+    q' = lambda p, p' = lambda q, which has the eigenvalues +lambda and -lambda; only their imaginary interval is
+    meaningful.
 
     Arguments:
         scheme: of the library.
@@ -84,10 +80,10 @@ def scheme_facts(scheme: Scheme) -> Facts:
     a_stable = _is_a_stable(scheme)
     return Facts(
         order=scheme_order(scheme),
-        zero_stable=bool(power_bounded(linear_form(scheme).V)),
+        zero_stable=bool(power_bounded(scheme.linear_form.V)),
         a_stable=a_stable,
         l_stable=a_stable and at_infinity == 0,
-        b_stable=_is_b_stable(scheme),
+        b_stable=scheme.algebraically_stable,
         at_infinity=at_infinity,
         real_interval=stability_interval(scheme, -1.0),
         imaginary_interval=stability_interval(scheme, 1j),
@@ -95,11 +91,22 @@ def scheme_facts(scheme: Scheme) -> Facts:
     )
 
 
+def scheme_order(scheme: Scheme) -> int:
+    """The order of a scheme by the order conditions, from its coefficients alone; at most 6 is computed.
+
+    Arguments:
+        scheme: of the library, or your own with `order_by_conditions`.
+
+    Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, sections II.2, II.15 and III.2.
+    """
+    return scheme.order_by_conditions()
+
+
 def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
     """The length of the interval of stability: the largest s such that no z between 0 and s * direction amplifies.
 
-    Found to about nine digits by bisection. An interval shorter than 0.1 counts as none: next to z = 0 no scheme
-    differs from another by more than rounding.
+    Found to about nine digits by bisection. An interval shorter than 0.1 counts as 0: close to z = 0 the
+    amplification differs from 1 only by rounding.
 
     Arguments:
         scheme: of the library.
@@ -128,57 +135,20 @@ def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
     return float(stable)
 
 
-@singledispatch
 def contractive_radius(scheme: Scheme) -> float:
     """The radius of the disc |z| < r in which the fixed-point iteration for the stages of a step contracts.
 
     For the theta scheme it is 1/theta, for a diagonally implicit one 1/max |a_ii|, for stages that are found together
     1/|A|_2, for a multistep scheme 1/|beta_0|; infinite where there is nothing to solve. A field with h |F'|_2 < r can
-    be solved for by `Picard` and differentiated by `Neumann`. It says that the iteration contracts, not that the layer
-    does.
+    be solved for by `Picard` and differentiated by `Neumann`. This is about the iteration; the layer itself need not be
+    contractive.
 
     Arguments:
         scheme: of the library.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, section "fpResNet".
     """
-    raise ValueError(f"the stage equations of {type(scheme).__name__} are not known: take a scheme of the library.")
-
-
-@contractive_radius.register
-def _(scheme: Theta) -> float:
-    return _inverse(theta_value(scheme))
-
-
-@contractive_radius.register
-def _(scheme: RungeKutta) -> float:
-    tableau = scheme.tableau
-    if tableau.diagonal:
-        return _inverse(max(abs(row[i]) for i, row in enumerate(tableau.A)))
-    return _inverse(_norm(tableau))
-
-
-@contractive_radius.register
-def _(scheme: Multistep) -> float:
-    return _inverse(abs(scheme.beta[0]))
-
-
-@contractive_radius.register
-def _(scheme: PartitionedRungeKutta) -> float:
-    return _inverse(max(_norm(scheme.position), _norm(scheme.momentum)) if scheme.implicit else 0.0)
-
-
-@contractive_radius.register
-def _(scheme: Symplectic) -> float:
-    return math.inf
-
-
-def _inverse(coefficient: float) -> float:
-    return 1 / coefficient if coefficient > 0 else math.inf
-
-
-def _norm(tableau: Tableau) -> float:
-    return float(torch.linalg.matrix_norm(torch.tensor(tableau.A, dtype=torch.float64), 2))
+    return 1 / scheme.stage_norm if scheme.stage_norm > 0 else math.inf
 
 
 def _samples() -> Tensor:
@@ -188,23 +158,12 @@ def _samples() -> Tensor:
 
 
 def _at_infinity(scheme: Scheme) -> float:
-    # M is known to a rounding of eps * z, but a multiple eigenvalue only to a root of that: hence round M, not it.
-    M = linear_form(scheme).matrix(-_INFINITY).real.round(decimals=6)
+    # M is accurate to eps * z, a multiple eigenvalue only to a root of that. So M is rounded, not its eigenvalues.
+    M = scheme.linear_form.matrix(-_INFINITY).real.round(decimals=6)
     radius = float(torch.linalg.eigvals(M).abs().max())
     return math.inf if radius > math.sqrt(_INFINITY) else radius
 
 
 def _is_a_stable(scheme: Scheme) -> bool:
-    poles, on_axis = linear_form(scheme).poles, amplification(scheme, 1j * _samples())
+    poles, on_axis = scheme.linear_form.poles, amplification(scheme, 1j * _samples())
     return bool((poles.real > 0).all() and (on_axis <= 1 + ROUNDING).all())
-
-
-def _is_b_stable(scheme: Scheme) -> bool | None:
-    """Algebraic stability: no weight is negative, and B A + A^T B - b b^T is positive semidefinite."""
-    if isinstance(scheme, Theta):
-        scheme = RungeKutta(theta_tableau(scheme))
-    if not isinstance(scheme, RungeKutta):
-        return None
-    A, b = as_complex(scheme.tableau.A).real, as_complex(scheme.tableau.b).real
-    M = b[:, None] * A + (b[:, None] * A).T - torch.outer(b, b)
-    return bool((b >= 0).all()) and float(torch.linalg.eigvalsh(M).min()) >= -ROUNDING

@@ -1,21 +1,25 @@
-"""What one step of any scheme does to the linear test equation: its matrix, its growth, whether it stays bounded."""
+"""The growth of one step of any scheme on the linear test equation: its matrix, spectral radius and boundedness."""
 
 import torch
 from torch import Tensor
 
-from resolvent.analysis.linear_forms import linear_form
-from resolvent.analysis.stability import Scalars
-from resolvent.schemes import Scheme
+from resolvent.schemes import LinearForm, Scheme
+from resolvent.schemes.linear_form import Scalars
 
 # Eigenvalues are known to rounding where they are simple, and to its square root where two of them meet.
 ROUNDING, NEAR = 1e-10, 1e-6
 
 
+def linear_form(scheme: Scheme) -> LinearForm:
+    """The linear form of a scheme: what one step does to the linear test equation. It is `scheme.linear_form`."""
+    return scheme.linear_form
+
+
 def stability_matrix(scheme: Scheme, z: Scalars) -> Tensor:
-    """The matrix M(z) by which a step multiplies what the scheme carries on, for y' = lambda y and z = h lambda.
+    """The matrix M(z) by which a step multiplies what the scheme carries, for y' = lambda y and z = h lambda.
 
     Arguments:
-        scheme: of the library, or registered with `linear_form`.
+        scheme: of the library, or your own with a `linear_form`.
         z: numbers or a tensor of any shape.
 
     Returns:
@@ -23,14 +27,14 @@ def stability_matrix(scheme: Scheme, z: Scalars) -> Tensor:
         multistep scheme its eigenvalues are the roots of the characteristic polynomial; for a scheme of two halves it
         is that of q' = lambda p, p' = lambda q, see `LinearForm`.
     """
-    return linear_form(scheme).matrix(z)
+    return scheme.linear_form.matrix(z)
 
 
 def amplification(scheme: Scheme, z: Scalars) -> Tensor:
     """The factor by which solutions grow in a step: the spectral radius of `stability_matrix`.
 
     Arguments:
-        scheme: of the library, or registered with `linear_form`.
+        scheme: of the library, or your own with a `linear_form`.
         z: numbers or a tensor of any shape.
 
     Returns:
@@ -40,13 +44,13 @@ def amplification(scheme: Scheme, z: Scalars) -> Tensor:
 
 
 def is_stable(scheme: Scheme, z: Scalars) -> Tensor:
-    """Whether solutions stay bounded for ever: no eigenvalue of M(z) lies outside of the unit disc, and those on its
-    rim have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
+    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on its rim
+    have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
 
     It differs from `amplification` <= 1 where eigenvalues meet on the rim: Verlet at h omega = 2 grows linearly.
 
     Arguments:
-        scheme: of the library, or registered with `linear_form`.
+        scheme: of the library, or your own with a `linear_form`.
         z: numbers or a tensor of any shape.
 
     Returns:

@@ -55,8 +55,8 @@ def extreme_eigenvalues(
     """Eigenvalues at the rim of the spectrum of a linear map, by the Arnoldi method.
 
     The space spanned by v, A v, A^2 v, ... is enlarged until the wanted eigenvalues of A on it have residuals
-    |A x - lambda x| <= rtol |A|, or it is everything. Eigenvalues inside of the spectrum are found last, and copies of
-    a multiple one may be missed. For a symmetric map this is the Lanczos method.
+    |A x - lambda x| <= rtol |A|, or is the whole space. Eigenvalues in the interior of the spectrum are found last, and
+    copies of a multiple one may be missed. For a symmetric map this is the Lanczos method.
 
     Arguments:
         A: maps (batch, *shape) to the same shape, each sample by a linear map of its own.

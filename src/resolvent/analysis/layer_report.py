@@ -1,4 +1,4 @@
-"""What is known of one layer of a block, and how a table of layers looks."""
+"""`LayerReport`: the diagnosis of one layer, and a table of them."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Certified Lipschitz constants of theta blocks and of networks built from them, and what they say of classifiers."""
+"""Certified Lipschitz constants of theta blocks and networks, and certified radii of classifiers."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
-"""The paper's linear test system: an oscillator, and what four schemes make of it."""
+"""The paper's linear test system, an oscillator, under four schemes."""
 
 import torch
 from torch import Tensor
 
 from resolvent.analysis.growth import stability_matrix
-from resolvent.schemes import VERLET, Multistep, Scheme, Theta
+from resolvent.schemes import VERLET, Scheme, Theta
 
 OSCILLATOR_SCHEMES: dict[str, Scheme] = {
     "Forward Euler": Theta(0.0),
@@ -22,7 +22,7 @@ def oscillator_matrix(scheme: Scheme, h: float, omega: float) -> Tensor:
 
     The eigenvalues of M are 1 +- i h omega for forward Euler, 1/(1 -+ i h omega) for backward Euler, of modulus one
     for the trapezoidal rule, and the roots of r^2 - (2 - h^2 omega^2) r + 1 for Verlet, which are of modulus one if and
-    only if |h omega| <= 2; the powers of M stay bounded for |h omega| < 2 alone.
+    only if |h omega| <= 2; the powers of M stay bounded only for |h omega| < 2.
 
     Arguments:
         scheme: a one-step scheme, such as those of `OSCILLATOR_SCHEMES`.
@@ -36,7 +36,7 @@ def oscillator_matrix(scheme: Scheme, h: float, omega: float) -> Tensor:
     """
     if omega == 0:
         raise ValueError("omega must not be 0: without a frequency there is no oscillator.")
-    if isinstance(scheme, Multistep):
+    if not scheme.one_step:
         raise ValueError("a stability matrix on (y, z) needs a one-step scheme: a multistep scheme has no such matrix.")
     z = 1j * h * omega
     M = stability_matrix(scheme, z)

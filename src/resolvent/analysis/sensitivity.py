@@ -9,11 +9,11 @@ from torch import Tensor
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.blocks import Block
 from resolvent.blocks.pass_ import Pass
-from resolvent.blocks.pieces import right_end
 from resolvent.blocks.strategies import LayerByLayer
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.adjoint import ImplicitAdjoint
 from resolvent.equation.jacobian import Jacobian
+from resolvent.fields.piecewise import right_end
 from resolvent.schemes.interval import Number
 
 

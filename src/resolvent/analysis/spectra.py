@@ -1,4 +1,4 @@
-"""Where the Jacobians of a field have their eigenvalues and their numerical range, along a trajectory."""
+"""Eigenvalues, logarithmic norm and numerical range of the Jacobians of a field along a trajectory."""
 
 import cmath
 import math
@@ -97,8 +97,8 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
 def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, num_angles: int = 32) -> Tensor:
     """The numerical range of the Jacobian J of a field, { v* J v : |v| = 1 }, as the polygon that encloses it.
 
-    It is convex, holds the eigenvalues, reaches as far to the right as the one-sided Lipschitz constant, and tells the
-    transient growth that the eigenvalues of a matrix that is not normal do not show. How far it reaches in a direction
+    It is convex, holds the eigenvalues, reaches as far to the right as the one-sided Lipschitz constant, and shows the
+    transient growth that the eigenvalues of a non-normal matrix do not. How far it reaches in a direction
     exp(i phi) is the largest eigenvalue of the Hermitian part of exp(-i phi) J; the polygon has a side for each of a
     number of directions, 1 among them, and touches the numerical range with all of them.
 

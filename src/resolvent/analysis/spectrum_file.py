@@ -1,4 +1,4 @@
-"""Spectra as files, and inside of checkpoints."""
+"""Spectra in checkpoint files."""
 
 import pickle
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ _KEY = "spectrum"
 class Spectrum:
     """Eigenvalues of a field's Jacobians, and the step with which the network integrates it.
 
-    It is what is left of a trained network when its code is not at hand, and enough to draw it over a stability region:
-    weights alone do not say which function they belong to.
+    It is enough to draw a trained network over a stability region without the code of the network.
 
     Attributes:
         eigenvalues: complex, of any shape, as from `jacobian_spectrum`.

@@ -1,15 +1,12 @@
-"""Stability functions from the coefficients of a method: what one step does to y' = lambda y, with z = h lambda."""
+"""Stability functions of methods given by their coefficients, for y' = lambda y and z = h lambda."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.torch_func import all_true
-
-Scalars = complex | Sequence[complex] | Tensor
-"""Numbers or tensors of any shape; all of the analysis is computed in complex128."""
+from resolvent.schemes.linear_form import Scalars, as_complex
 
 
 def theta_stability(theta: float | Tensor, z: Scalars) -> Tensor:
@@ -37,7 +34,7 @@ def theta_stability_inverse(theta: float | Tensor, rho: Scalars) -> Tensor:
 
         R(z) = rho      <=>      z = (rho - 1) / (1 + theta (rho - 1)).
 
-    It tells what a theta network learns: to reproduce a flow that multiplies by rho = exp(h lambda) in a step, the
+    It says what a theta network learns: to reproduce a flow that multiplies by rho = exp(h lambda) in a step, the
     eigenvalue of its field has to be z/h, which is lambda only to the order of the scheme.
 
     Arguments:
@@ -82,8 +79,8 @@ def multistep_roots(alpha: Sequence[float], beta: Sequence[float], z: Scalars) -
 
         (1 - z beta_0) r^k = sum_j (alpha_j + z beta_{j+1}) r^{k-1-j},      j = 0, ..., k-1,
 
-    whose powers are what its solutions consist of. The root condition asks that no root lies outside of the unit disc
-    and that those on its rim are simple; z belongs to the stability region if it holds.
+    whose powers make up its solutions. The root condition requires that no root lies outside the unit disc and that
+    those on its rim are simple; z belongs to the stability region if it holds.
 
     Arguments:
         alpha: weights of the states, the latest first, as in `resolvent.schemes.Multistep`.
@@ -109,11 +106,6 @@ def multistep_roots(alpha: Sequence[float], beta: Sequence[float], z: Scalars) -
     roots = torch.linalg.eigvals(companion)
     roots = torch.where((lead == 0)[..., None], torch.inf, roots)
     return roots.gather(-1, roots.abs().argsort(dim=-1, descending=True))
-
-
-def as_complex(values: Any) -> Tensor:
-    """Numbers, nested sequences or a tensor as complex128."""
-    return torch.as_tensor(values, dtype=torch.complex128)
 
 
 def _checked(theta: float | Tensor) -> Tensor:

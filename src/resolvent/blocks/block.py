@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
 from resolvent.blocks.pass_ import Pass
-from resolvent.blocks.pieces import right_end, share_horizon
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.weights import frozen_weights, outside_inference
@@ -17,6 +16,7 @@ from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme
@@ -44,7 +44,7 @@ class Block(nn.Module):
             function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the previous state, too,
             but where the field declares a linear part, at the solution for that part alone.
         reuse: whether a solve starts from the factors or the quasi-Newton corrections that the one before it left.
-        memory: "store", "checkpoint", "reversible", or an object such as `rs.Reversible(tolerance=1e-4)`.
+        memory: "store", "checkpoint", "reversible", or an object such as `rs.blocks.Reversible(tolerance=1e-4)`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equation (13).
     """

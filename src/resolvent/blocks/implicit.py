@@ -36,7 +36,7 @@ def make_implicit(
         model: the network.
         theta: see `ThetaBlock`; at 0 the copy computes what the model does.
         predicate: takes the name of a module within the model and the module, and says whether it is to become
-            implicit. Modules inside of a chosen one are not asked about.
+            implicit. Modules in a chosen one are not asked about.
         kind: what the chosen modules compute: "block" for x + f(x), where f is found by subtracting x again, or
             "branch" for f(x) alone, to which the model adds x itself.
         rowwise: promises that f treats each sample alone and alike, see `rs.Autonomous`.
@@ -99,7 +99,7 @@ class ResidualBranch(Field):
 
 
 class ImplicitResidual(nn.Module):
-    """Stands in for a residual block, or for its branch, inside of a network; keeps the names in its state dict.
+    """Stands in for a residual block, or for its branch, in a network; keeps the names in its state dict.
 
     Arguments:
         block: the implicit layers.

@@ -1,4 +1,4 @@
-"""What a pass keeps for its backward pass."""
+"""Memory policies: what a pass keeps for its backward pass."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Memory(ABC):
 
     @abstractmethod
     def check(self, pass_: Pass) -> None:
-        """Raises if the policy cannot serve the pass_."""
+        """Raises if the policy cannot serve the pass."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,8 @@ class Store(Memory):
         pass
 
 
-@dataclass(frozen=True)
-class Checkpoint(Memory):
-    """Keeps one state a step and makes every step again in the backward pass: first derivatives only."""
-
-    def last(self, pass_: Pass, x: Tensor) -> Tensor:
-        return run(pass_, x)[-1]
+class Recomputing(Memory):
+    """The policies that make every step again in the backward pass: first derivatives only."""
 
     def all(self, pass_: Pass, x: Tensor) -> States:
         solutions: list[Solution] = []
@@ -70,8 +66,16 @@ class Checkpoint(Memory):
 
 
 @dataclass(frozen=True)
-class Reversible(Checkpoint):
-    """Keeps the last state alone, and recovers the others by inverse steps in the backward pass: the inverse of a theta
+class Checkpoint(Recomputing):
+    """Keeps one state per step and makes every step again in the backward pass: first derivatives only."""
+
+    def last(self, pass_: Pass, x: Tensor) -> Tensor:
+        return run(pass_, x)[-1]
+
+
+@dataclass(frozen=True)
+class Reversible(Recomputing):
+    """Keeps only the last state and recovers the others by inverse steps in the backward pass: the inverse of a theta
     step is a (1 - theta) step with -h. First derivatives only.
 
     Every recovered state is checked, and a `ReconstructionError` raised where the dynamics made it inaccurate. The pass
@@ -107,7 +111,7 @@ def as_memory(memory: str | Memory) -> Memory:
         return memory
     if not isinstance(memory, str) or memory not in _BY_NAME:
         raise ValueError(
-            f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.Reversible(tolerance=1e-4), "
+            f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.blocks.Reversible(tolerance=1e-4), "
             f"got {memory!r}."
         )
     return _BY_NAME[memory]

@@ -1,4 +1,4 @@
-"""What a pass through a block leaves behind."""
+"""`Trajectory`: the states and solves of a pass through a block."""
 
 from dataclasses import dataclass
 

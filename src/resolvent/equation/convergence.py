@@ -50,10 +50,11 @@ class Progress:
         reference: the residual that progress is measured against.
         idle: steps since there was progress.
         scale: the length of b.
-        natural: the largest length among b, the first guess and the first residual; None for a rough inner solve.
-        earned: the tolerance for the last residual that needs no second opinion.
-        tolerance: for the last residual.
+        natural: the largest length among b, the first guess and the first residual, NaN where it is not finite; None
+            for a rough inner solve.
+        horizon: the length beyond which an iterate is far from home.
         size: the length of the last iterate.
+        earned: the tolerance for the last residual that needs no second opinion.
         unanimous: whether all samples were seen to converge at one check, and none far from home.
         all_converged: whether all samples are known to have converged.
         finished: whether all samples are known to be done, one way or the other.
@@ -69,9 +70,9 @@ class Progress:
     idle: Tensor
     scale: Tensor
     natural: Tensor | None
-    earned: Tensor
-    tolerance: Tensor
+    horizon: Tensor
     size: Tensor
+    earned: Tensor
     unanimous: bool = False
     all_converged: bool = False
     finished: bool = False
@@ -112,33 +113,36 @@ class Convergence:
         # Of a fixed number of steps the last iterate is taken, whose evaluation is known to be the last one.
         self.last_counts = solver.monotone or stopping.fixed
 
-    def measure(self, progress: Progress, state: State) -> None:
-        """Sets the size of an iterate and the tolerances for its residual, NaN where they would be infinite: nothing is
-        within that."""
-        progress.size = length(state.w)
+    def measure(self, progress: Progress, w: Tensor) -> None:
+        """Sets the size of an iterate, and the tolerance for its residual that it needs no second opinion for."""
+        progress.size = length(w)
         if self.own is not None:
-            earned = within = self.own * progress.scale + self.atol
-        else:
-            assert progress.natural is not None
-            counted = torch.clamp(progress.size, progress.scale, progress.natural)
-            earned = torch.add(self.atol, counted, alpha=self.rtol)
-            within = torch.maximum(earned, self.rounding * progress.size)
-            if state.floor is not None:
-                within = torch.maximum(within, state.floor)
-        progress.earned = earned.nan_to_num(nan=torch.nan, posinf=torch.nan)
-        progress.tolerance = within.nan_to_num(nan=torch.nan, posinf=torch.nan)
+            progress.earned = self.own * progress.scale + self.atol
+            return
+        assert progress.natural is not None
+        counted = torch.clamp(progress.size, progress.scale, progress.natural)
+        progress.earned = torch.add(self.atol, counted, alpha=self.rtol)
+
+    def tolerance(self, progress: Progress, floor: Tensor | None = None) -> Tensor:
+        """For the residual of the iterate that was measured. NaN where it would be infinite: nothing is within that."""
+        within = progress.earned
+        if self.own is None:
+            within = torch.maximum(within, self.rounding * progress.size)
+        if floor is not None:
+            within = torch.maximum(within, floor)
+        return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
     def far(self, progress: Progress) -> Tensor:
         """(batch,), samples whose claim to have converged needs a second opinion."""
         claimed = progress.status == Status.CONVERGED.value
         if progress.natural is None:
             return torch.zeros_like(claimed)
-        self.measure(progress, State(w=progress.value, norm=progress.residual))
+        self.measure(progress, progress.value)
         return claimed & ~self._near(progress, progress.residual)
 
     def _near(self, progress: Progress, norm: Tensor) -> Tensor:
         near = norm <= progress.earned
-        return near if progress.natural is None else near & (progress.size <= self.far_from * progress.natural)
+        return near if progress.natural is None else near & (progress.size <= progress.horizon)
 
     def begin(
         self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
@@ -146,15 +150,17 @@ class Convergence:
         norm, scale = state.norm, length(problem.b)
         steps = torch.zeros_like(norm, dtype=torch.int32)
         if natural is None and self.own is None:
-            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm).nan_to_num(
-                torch.inf, torch.inf
-            )
-        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, norm, norm, norm)
-        self.measure(progress, state)
+            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm)
+            # Everything is within an infinite tolerance, and nothing within NaN.
+            natural = natural.nan_to_num(nan=torch.nan, posinf=torch.nan)
+        horizon = norm if natural is None else self.far_from * natural
+        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, horizon, norm, norm)
+        self.measure(progress, state.w)
         if check and self._unanimous(progress, norm):
             return progress
-        progress.limit = self.divergence * torch.maximum(norm, progress.tolerance)
-        progress.status = self._verdict(progress, norm <= progress.tolerance, state)
+        tolerance = self.tolerance(progress, state.floor)
+        progress.limit = self.divergence * torch.maximum(norm, tolerance)
+        progress.status = self._verdict(progress, norm <= tolerance, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
@@ -163,12 +169,12 @@ class Convergence:
         norm = state.norm
         progress.steps = progress.steps + running
         progress.last = norm
-        self.measure(progress, state)
+        self.measure(progress, state.w)
         # Finished samples have not moved, so that this is true of all if it is of those that were running.
         if check and self._unanimous(progress, norm):
             progress.value, progress.residual = state.w, norm
             return
-        converged = norm <= progress.tolerance
+        converged = norm <= self.tolerance(progress, state.floor)
         if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
@@ -212,5 +218,5 @@ class Convergence:
             # There is no second opinion without a check.
             progress.status = status
             status = status.masked_fill(self.far(progress), Status.DIVERGED.value)
-        lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.tolerance.isfinite())
+        lost = (status == Status.DIVERGED.value) & ~(progress.last.isfinite() & progress.earned.isfinite())
         progress.status = status.masked_fill(lost, Status.NON_FINITE.value)

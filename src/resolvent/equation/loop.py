@@ -207,8 +207,8 @@ def _confirm(
     for attempt in range(_CONFIRMATIONS):
         progress.residual = rms(problem.defect(progress.value))
         promised = progress.status == Status.CONVERGED
-        convergence.measure(progress, State(w=progress.value, norm=progress.residual))
-        wrong = promised & ~(progress.residual <= progress.tolerance)
+        convergence.measure(progress, progress.value)
+        wrong = promised & ~(progress.residual <= convergence.tolerance(progress))
         if not any_true(wrong):
             progress.all_converged = progress.all_converged or all_true(promised)
             return

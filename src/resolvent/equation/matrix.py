@@ -10,6 +10,9 @@ from torch import Tensor
 from resolvent.equation.norms import flat
 from resolvent.equation.torch_func import transforming
 
+# Up to so many unknowns LU factors take fewer operations than the triangular form of several layers.
+_MOST_FOR_LU = 24
+
 
 class Matrix(ABC):
     """A of every sample, (batch, n, n)."""
@@ -37,11 +40,14 @@ class Matrix(ABC):
 
 @dataclass(frozen=True)
 class Dense(Matrix):
-    """A with no structure: solved by LU factors, which are made once."""
+    """A with no structure: solved by LU factors, which are made once for all transposed systems."""
 
     entries: Tensor
 
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
+        if not transposed:  # Newton's method solves with every matrix once.
+            found, info = torch.linalg.solve_ex(self.entries, flat(r))
+            return found.reshape(r.shape), info == 0
         factors, pivots, usable = self.factors
         return solve_factorized(factors, pivots, r, transposed), usable
 
@@ -141,7 +147,7 @@ def coupled_matrix(mix: Tensor, blocks: Tensor, tau: float | Tensor, triangular:
     rows, k = mix.shape[0], blocks.shape[-1]
     flat_tau = tau.flatten() if isinstance(tau, Tensor) and tau.dim() > 0 else tau
     matrix = BlockTriangular(mix, blocks.reshape(-1, rows, k, k), flat_tau)
-    return matrix if triangular else Dense(matrix.dense())
+    return matrix if triangular and rows * k > _MOST_FOR_LU else Dense(matrix.dense())
 
 
 def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:

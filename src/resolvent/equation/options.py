@@ -23,16 +23,20 @@ class Place:
     Attributes:
         layer, count: the number of the layer, from 0, and how many there are.
         t: the time at its start.
+        last: the number of the last layer, where several are solved for together.
     """
 
     layer: int
     count: int
     t: float | Tensor
+    last: int | None = None
 
     def __str__(self) -> str:
         times = torch.as_tensor(self.t).detach().flatten()
         t = f"{times[0].item():.4g}" if len(times) == 1 else f"{times.min().item():.4g} to {times.max().item():.4g}"
-        return f"layer {self.layer + 1} of {self.count} (t = {t})"
+        several = self.last is not None and self.last > self.layer
+        layers = f"layers {self.layer + 1} to {self.last + 1}" if several else f"layer {self.layer + 1}"
+        return f"{layers} of {self.count} (t = {t})"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Estimates of traces, norms and diagonals of the Jacobian of a field, from products with it alone."""
+"""Estimates of traces, norms and diagonals of the Jacobian of a field, from products with it."""
 
 from resolvent.estimators.bekas import diagonal as diagonal
 from resolvent.estimators.hutchinson import frobenius as frobenius

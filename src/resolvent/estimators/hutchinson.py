@@ -30,7 +30,7 @@ def trace(
 
     Arguments:
         field: F(t, y), or F(y) if t is None. It has to treat each sample alone.
-        t: time, a number, a tensor of no dimension or (batch,); None if F is a function of the state alone.
+        t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
         y: (batch, *shape).
         probes: how many vectors z, and products with J, to average over.
         distribution: of the probes, "gaussian" or "rademacher", see `Probes`.

@@ -1,4 +1,4 @@
-"""A trace with less variance: what matters most is taken exactly, what is left is estimated."""
+"""Hutch++: a trace estimate with less variance, exact on the dominant directions."""
 
 from dataclasses import replace
 

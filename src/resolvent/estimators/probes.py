@@ -1,4 +1,4 @@
-"""Random vectors to probe a Jacobian with, and where they come from."""
+"""Random probe vectors, and their generators."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,14 +1,15 @@
-"""Vector fields F(t, y), with what is known of their spectra."""
+"""Vector fields F(t, y), with bounds on their spectra."""
 
 from resolvent.fields.activations import Sin, Slopes, nonexpansive, slopes_of
 from resolvent.fields.autonomous import Autonomous
 from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
-from resolvent.fields.init import initialise
 from resolvent.fields.mlp import MLP
+from resolvent.fields.partitioned import Partitioned
 from resolvent.fields.piecewise import Piecewise
 from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian
+from resolvent.fields.weights import initialise
 
 __all__ = [
     "MLP",
@@ -19,6 +20,7 @@ __all__ = [
     "Field",
     "GradientFlow",
     "Hamiltonian",
+    "Partitioned",
     "Piecewise",
     "Sin",
     "Slopes",

@@ -1,4 +1,4 @@
-"""Slopes of activations: without them no bound on a network is a bound."""
+"""Activations and their slopes, from which the bounds on networks are computed."""
 
 import math
 from collections.abc import Callable
@@ -55,8 +55,8 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 }
 
 
-# The slope at a point, times a tangent that broadcasts with it, from the argument and the value of the activation.
-_PUSH: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+# s'(x) times a tangent v that broadcasts with x, from x and y = s(x).
+_DERIVATIVES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     Sin: lambda _, v, x, y: v * torch.cos(x),
     nn.GELU: lambda a, v, x, y: torch.ops.aten.gelu_backward(v, x.expand_as(v), approximate=a.approximate),
     nn.Identity: lambda _, v, x, y: v,
@@ -92,25 +92,25 @@ def is_activation(module: nn.Module) -> bool:
     return isinstance(module, Rescaled) or type(module) in _SLOPES
 
 
-def can_push(activation: nn.Module) -> bool:
-    """Whether `push` knows the activation."""
-    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _PUSH
+def knows_derivative(activation: nn.Module) -> bool:
+    """Whether `times_derivative` knows the activation."""
+    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _DERIVATIVES
 
 
-def push(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def times_derivative(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """s'(x) times a tangent (..., *shape), for x (*shape) and y = s(x)."""
     if isinstance(activation, Rescaled):
         inner = activation.activation
-        return push(inner, tangent, x, y * activation.divisor) / activation.divisor
-    return _PUSH[type(activation)](activation, tangent, x, y)
+        return times_derivative(inner, tangent, x, y * activation.divisor) / activation.divisor
+    return _DERIVATIVES[type(activation)](activation, tangent, x, y)
 
 
 def slopes_of(activation: nn.Module) -> Slopes:
     """Return the smallest and the largest slope of an activation.
 
     Arguments:
-        activation: a module that acts on each entry alone. Modules with learned slopes have none that stay, and
-            functions with jumps none at all; both are refused.
+        activation: a module that acts elementwise. Modules with learned slopes and functions with jumps are
+            refused.
     """
     if isinstance(activation, Rescaled):
         return activation.slopes

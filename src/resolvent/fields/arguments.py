@@ -1,4 +1,4 @@
-"""The checks of what is given as a field."""
+"""Checks of arguments that must be fields."""
 
 import inspect
 from collections.abc import Callable

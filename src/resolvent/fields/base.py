@@ -1,4 +1,4 @@
-"""What a vector field is."""
+"""`Field`: the base class of vector fields."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.init import initialise
-from resolvent.fields.normalisation import share_bound
+from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
 _CONV: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -7,10 +7,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields.activations import can_push, nonexpansive, push, slopes_of
+from resolvent.fields.activations import knows_derivative, nonexpansive, slopes_of, times_derivative
 from resolvent.fields.base import Field, Time
-from resolvent.fields.init import initialise
-from resolvent.fields.normalisation import share_bound
+from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
 
@@ -74,9 +73,9 @@ class MLP(Field):
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        """The tangents of all directions, carried along with the value: a fraction of the calls that autograd makes."""
+        """Forward mode by hand, with the tangents of all directions at once: far fewer calls than autograd makes."""
         plain = type(self).forward is MLP.forward and all(_plain(layer) for layer in self.layers)
-        return self._value_and_jacobian if plain and can_push(self.activation) else None
+        return self._value_and_jacobian if plain and knows_derivative(self.activation) else None
 
     @torch.no_grad()
     def _value_and_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,11 +83,11 @@ class MLP(Field):
         x = first(y)
         y = self.activation(x)
         # (dim, batch, width): one tangent for each direction.
-        tangents = push(self.activation, first.weight.mT[:, None, :].expand(-1, len(y), -1), x, y)  # type: ignore[index]
+        tangents = times_derivative(self.activation, first.weight.mT[:, None, :].expand(-1, len(y), -1), x, y)  # type: ignore[index]
         for layer in middle:
             x = layer(y)
             y = self.activation(x)
-            tangents = push(self.activation, tangents @ layer.weight.mT, x, y)  # type: ignore[operator]
+            tangents = times_derivative(self.activation, tangents @ layer.weight.mT, x, y)  # type: ignore[operator]
         return last(y), (tangents @ last.weight.mT).permute(1, 2, 0)  # type: ignore[operator]
 
     def disc(self) -> Disc:
@@ -97,5 +96,5 @@ class MLP(Field):
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the layer is a Linear and nothing besides."""
+    """Whether the layer computes what nn.Linear does, without hooks; its weight may be parametrized."""
     return type(layer).forward is nn.Linear.forward and not (layer._forward_hooks or layer._forward_pre_hooks)

@@ -1,4 +1,4 @@
-"""A field with weights that depend on time, constant between breakpoints."""
+"""`Piecewise`: a field that is piecewise constant in time, and how blocks read it."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Piecewise(Field):
     Arguments:
         fields: F_0, ..., F_{T-1}.
         horizon: H. None takes the absolute value of the horizon of the block that the field is given to; a number is
-            for use outside of a block, which refuses a number other than its own.
+            for use without a block; a block with another horizon refuses it.
     """
 
     def __init__(self, fields: Iterable[Field], horizon: float | None = None) -> None:
@@ -129,3 +129,31 @@ class Piecewise(Field):
 def _describe(horizon: float | Tensor) -> str:
     """A horizon in a message; the value of a tensor may be unknown, or change."""
     return "a tensor, which may change" if isinstance(horizon, Tensor) else f"{abs(horizon):g}"
+
+
+def right_end(field: object, dtype: torch.dtype) -> float:
+    """The fraction of a step at which the field is evaluated for its end; 1 unless the field is piecewise.
+
+    At a breakpoint a piecewise field takes its new value, but a step that ends there belongs to the old one: the n-th
+    step has the n-th piece throughout. If the pieces themselves do not depend on time, the field is
+    read at the start of the step, which is also the paper's rule for steps that do not coincide with pieces. Otherwise
+    it is read just before the end, by more than what `Piecewise` takes for rounding.
+    """
+    pieces = [piece for module in piecewise_parts(field) for piece in module.pieces]
+    if not pieces:
+        return 1.0
+    if all(piece.autonomous for piece in pieces):
+        return 0.0
+    return 1 - 4 * torch.finfo(dtype).eps ** 0.5
+
+
+def share_horizon(field: object, horizon: Time) -> None:
+    """Tells the piecewise fields in a field the horizon of its block; raises where they have another one."""
+    for module in piecewise_parts(field):
+        module.share_horizon(horizon)
+
+
+def piecewise_parts(field: object) -> list[Piecewise]:
+    """The piecewise fields in a field, itself included."""
+    modules = field.modules() if isinstance(field, nn.Module) else ()
+    return [module for module in modules if isinstance(module, Piecewise)]

@@ -1,4 +1,4 @@
-"""Fields whose spectrum lies where it does by construction, whatever the weights."""
+"""Fields whose spectrum is confined by construction, for any weights: gradient flows and Hamiltonian fields."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import Slopes, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.normalisation import check_bound
+from resolvent.fields.weights import check_bound
 from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
 
@@ -80,7 +80,7 @@ class GradientFlow(Field):
         activation: s; Tanh by default.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
         bound: if given, L is kept within it by spectral normalisation of K.
-        linear_part: c <= 0, with which solvers take F for c y + N(y); it has an influence on their speed alone. With
+        linear_part: c <= 0; solvers split F into c y + N(y). It affects only their speed. With
             c = -L/2 the fixed-point iteration contracts for every step; the best c is about half of the slopes that
             occur, which are smaller where an activation is flat. By default -bound/2, or none without a bound.
         slopes: smallest and largest slope of an activation that is not known.

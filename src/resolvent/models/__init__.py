@@ -1,5 +1,5 @@
-"""Whole networks made of theta blocks."""
+"""Networks made of theta blocks."""
 
-from resolvent.models.implicit_resnet import ImplicitResNet, Passage, implicit_resnet18
+from resolvent.models.implicit_resnet import ForwardResult, ImplicitResNet, implicit_resnet18
 
-__all__ = ["ImplicitResNet", "Passage", "implicit_resnet18"]
+__all__ = ["ForwardResult", "ImplicitResNet", "implicit_resnet18"]

@@ -12,8 +12,8 @@ from resolvent.spectral import Disc, norm_bound
 class BatchNormConv(Field):
     """F(y) = K_2 * relu(N_2(K_1 * relu(N_1(y)))), N the normalisation by the statistics of the batch.
 
-    For explicit layers alone: while it trains the field couples the samples of a batch, and each evaluation inside of a
-    solve would move the running statistics.
+    For explicit layers only: in training mode the field couples the samples of a batch, and each evaluation in a solve
+    would update the running statistics.
 
     Reference: He et al., Identity mappings in deep residual networks, 2016.
     """

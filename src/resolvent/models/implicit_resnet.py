@@ -22,8 +22,8 @@ ARCHITECTURES = {"paper": (1, 2, 4, 8), "authors": (1, 2, 4)}
 """The channels of each stage, in multiples of those of the first."""
 
 
-class Passage(NamedTuple):
-    """A pass through a network with all that penalties and analyses read.
+class ForwardResult(NamedTuple):
+    """The result of `ImplicitResNet.forward_with_trajectories`.
 
     Attributes:
         logits: (batch, num_classes).
@@ -48,18 +48,18 @@ class ImplicitResNet(nn.Sequential):
     def __init__(self, modules: OrderedDict[str, nn.Module], input_shape: tuple[int, int, int]) -> None:
         super().__init__(modules)
         self.input_shape = input_shape
-        # A forward pass of its own would hide from the certificates that this is nothing but a sequence.
+        # A hook, not a `forward`: the certificates only follow modules with the forward of nn.Sequential.
         self.register_forward_pre_hook(_check_images)
 
     @property
     def stages(self) -> tuple[ThetaBlock, ...]:
-        """The blocks of theta layers; the field of each is `Piecewise`, with one piece a layer."""
+        """The blocks of theta layers; the field of each is `Piecewise`, with one piece per layer."""
         return tuple(module for module in self if isinstance(module, ThetaBlock))
 
-    def passage(self, images: Tensor) -> Passage:
+    def forward_with_trajectories(self, images: Tensor) -> ForwardResult:
         """The logits together with the trajectories of the stages, e.g. for `rs.regularizers.TrajectoryPenalty`:
 
-        logits, trajectories = model.passage(images)
+        logits, trajectories = model.forward_with_trajectories(images)
         penalty = sum(penalise(stage.field, t).total for stage, t in zip(model.stages, trajectories))
         """
         _check_images(self, (images,))
@@ -70,7 +70,7 @@ class ImplicitResNet(nn.Sequential):
                 state = trajectories[-1].states[-1]
             else:
                 state = module(state)
-        return Passage(state, tuple(trajectories))
+        return ForwardResult(state, tuple(trajectories))
 
 
 def implicit_resnet18(
@@ -107,8 +107,8 @@ def implicit_resnet18(
 
     A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)), or of
     gradient flows F(y) = -K^T relu(K y + b), K a convolution to twice the channels, which has as many weights and
-    biases. The number of parameters depends neither on theta nor on the normalisation, but for the affine maps of
-    batch norms, four numbers a channel in each layer, and for S, where it is learned.
+    biases. The number of parameters does not depend on theta. It depends on the normalisation only through the affine
+    maps of batch norms, four numbers per channel in each layer, and through S, where it is learned.
 
     A gradient flow is monotone, <F(u) - F(v), u - v> <= 0, whatever its weights. Hence an implicit layer of it has
     exactly one solution for every h, and with theta >= 1/2 it moves no two states apart, which
@@ -154,7 +154,7 @@ def implicit_resnet18(
         raise ValueError(f"architecture must be one of {tuple(ARCHITECTURES)}, got {architecture!r}.")
     if normalization == "batch" and (theta != 0 or block.get("learn_theta")):
         raise ValueError(
-            f"batch normalisation inside of F needs theta = 0, got theta={theta}: it couples the samples of a batch, "
+            f"batch normalisation in F needs theta = 0, got theta={theta}: it couples the samples of a batch, "
             'and changes between two evaluations of a solve. Take normalization="bounded" or "free".'
         )
     for name, value in {"channels": channels, "num_classes": num_classes, "layers": layers, "steps": steps}.items():
@@ -214,7 +214,7 @@ def _assemble(
 
 
 def _halved(size: Sequence[int]) -> Size:
-    """What a convolution with stride 2 that pads by half of its kernel makes of a size."""
+    """Output size of a stride-2 convolution padded by half its kernel."""
     height, width = (math.ceil(n / 2) for n in size)
     return height, width
 

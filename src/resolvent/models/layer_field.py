@@ -1,4 +1,4 @@
-"""The vector field of one layer of a residual network, by the way it is normalised."""
+"""The vector field of one layer of a residual network, for each normalisation."""
 
 from dataclasses import dataclass
 

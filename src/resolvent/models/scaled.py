@@ -1,4 +1,4 @@
-"""A field behind a learned scale, with nothing to bound it."""
+"""A field with a learned scale and no bound."""
 
 import math
 

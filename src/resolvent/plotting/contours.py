@@ -62,7 +62,7 @@ def _filled_in(points: Values) -> Values:
 
 
 def _places(contours: list[Values], x: Values, y: Values, avoid: Sequence[complex]) -> list[tuple[float, float]]:
-    """A point on each contour, inside of the frame and far from the others and from what is to be avoided."""
+    """A point on each contour, in the frame and far from the others and from what is to be avoided."""
     low, high = np.array([x[0], y[0]]), np.array([x[-1], y[-1]])
     margin = _MARGIN * (high - low)
     taken = [np.array([z.real, z.imag]) for z in avoid]

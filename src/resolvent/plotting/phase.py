@@ -1,4 +1,4 @@
-"""Phase diagrams of the oscillator: what a scheme makes of a closed orbit."""
+"""Phase diagrams of the oscillator under a scheme."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def phase_diagram(
         scheme: a one-step scheme.
         ax: where to draw; None makes a figure.
         omega: frequency.
-        h: step; the default makes 31 steps a period at omega = 50, h omega = 0.2.
+        h: step; the default makes 31 steps per period at omega = 50, h omega = 0.2.
         periods: how long, in periods 2 pi / omega.
         start: the initial (y/omega, z).
 

@@ -12,7 +12,6 @@ from matplotlib.patches import Circle, Patch, Rectangle
 
 from resolvent.analysis.facts import contractive_radius, stability_interval
 from resolvent.analysis.growth import amplification
-from resolvent.analysis.linear_forms import linear_form
 from resolvent.plotting.contours import draw_contours
 from resolvent.plotting.style import (
     BLUE,
@@ -25,7 +24,7 @@ from resolvent.plotting.style import (
     panels,
     paper_style,
 )
-from resolvent.schemes import Multistep, PartitionedRungeKutta, Scheme, Symplectic, Theta
+from resolvent.schemes import Scheme, Theta
 
 Limits = tuple[float, float]
 
@@ -89,7 +88,7 @@ def theta_regions(
     limit: float = 4.5,
     resolution: int = 301,
 ) -> tuple[Axes, ...]:
-    """Draw the stability regions of theta layers side by side, with everything that `stability_region` knows to draw.
+    """Draw the stability regions of theta layers side by side, as `stability_region` draws them.
 
     Grey is |R(z)| <= 1, red the disc |z| < 1/theta in which the layer's fixed point is contractive (everything for
     theta = 0, where nothing is solved), and the hatched unit disc holds the spectrum of a 1-Lipschitz field at h = 1.
@@ -128,12 +127,12 @@ def _draw_growth(
     # Next to a pole the values are huge, and the contours of their logarithm straight enough to be placed well.
     growth = amplification(scheme, z).clamp(1e-6, 1e6).log().numpy()
     logs = sorted(math.log(level) for level in levels)
-    if _has_halves(scheme):
-        logs = [level for level in logs if level != 0]  # the bar is all there is of it
+    if scheme.acts_on_halves:
+        logs = [level for level in logs if level != 0]  # the region has no interior: it is the bar
     else:
-        # An amplification that is 1 but for rounding belongs to the region.
+        # An amplification of 1 up to rounding belongs to the region.
         ax.contourf(x, y, growth, levels=[-np.inf, 1e-9], colors=[GREY], zorder=0)
-    landmarks = [0j, *linear_form(scheme).poles.tolist(), *_bar(scheme)]
+    landmarks = [0j, *scheme.linear_form.poles.tolist(), *_bar(scheme)]
     draw_contours(ax, x, y, growth, {level: f"{math.exp(level):g}" for level in logs}, heavy=0.0, avoid=landmarks)
 
 
@@ -147,19 +146,19 @@ def _draw_contractive(ax: Axes, radius: float, xlim: Limits, ylim: Limits) -> No
 
 
 def _draw_landmarks(ax: Axes, scheme: Scheme) -> None:
-    """The axes of the plane, the poles, and what of the imaginary axis a scheme of two halves is stable on."""
+    """Draws the axes, the poles, and the stable part of the imaginary axis for schemes of two halves."""
     ax.axhline(0, color="0.4", linewidth=0.4, zorder=1.5)
     ax.axvline(0, color="0.4", linewidth=0.4, zorder=1.5)
-    poles = linear_form(scheme).poles.numpy()
+    poles = scheme.linear_form.poles.numpy()
     ax.plot(poles.real, poles.imag, "x", color="black", markersize=4, markeredgewidth=0.9, zorder=4)
     bar = np.array(_bar(scheme))
     ax.plot(bar.real, bar.imag, color=BLUE, linewidth=3, solid_capstyle="butt", zorder=3)
 
 
 def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]:
-    stable = "stable" if isinstance(scheme, Multistep) else r"stable, $|R(z)|\leq 1$"
+    stable = r"stable, $|R(z)|\leq 1$" if scheme.one_step else "stable"
     handles: list[Artist] = [Patch(facecolor=GREY, label=stable)]
-    if _has_halves(scheme):
+    if scheme.acts_on_halves:
         handles = [Line2D([], [], color=BLUE, linewidth=3, label="stable")] if _bar(scheme) else []
     if contractive:
         handles.append(Patch(facecolor=(VERMILION, 0.3), edgecolor=VERMILION, label="fixed point contractive"))
@@ -169,17 +168,13 @@ def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]
 
 
 def _bar(scheme: Scheme) -> tuple[complex, ...]:
-    """The ends of what a scheme of two halves is stable on; nothing for other schemes."""
-    end = stability_interval(scheme, 1j) if _has_halves(scheme) else 0.0
+    """The ends of the stable interval of a scheme of two halves; empty for other schemes."""
+    end = stability_interval(scheme, 1j) if scheme.acts_on_halves else 0.0
     return (complex(0, -end), complex(0, end)) if end > 0 else ()
-
-
-def _has_halves(scheme: Scheme) -> bool:
-    return isinstance(scheme, Symplectic | PartitionedRungeKutta)
 
 
 def _reach(scheme: Scheme) -> float:
     """How far from 0 there is something to see."""
     ends = (stability_interval(scheme, -1.0), stability_interval(scheme, 1j), contractive_radius(scheme))
-    poles = linear_form(scheme).poles.abs().tolist()
+    poles = scheme.linear_form.poles.abs().tolist()
     return max(3.0, *(1.15 * end for end in ends if math.isfinite(end)), *(1.6 * pole for pole in poles))

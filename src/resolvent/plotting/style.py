@@ -1,13 +1,15 @@
-"""How all figures look: one style, applied while they are drawn and to nothing else."""
+"""The style of all figures, applied only while they are drawn, and how they are saved."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import offset_copy
 
@@ -80,3 +82,28 @@ def legend_under(ax: Axes, handles: Sequence[Artist], columns: int = 1) -> None:
     """A legend below the label of the horizontal axis, however large the axes are."""
     below = offset_copy(ax.transAxes, fig=ax.get_figure(root=True), y=-_LABEL_HEIGHT, units="points")
     ax.legend(handles=list(handles), loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns)
+
+
+def save(figure: Figure | Axes, path: str | Path) -> tuple[Path, Path]:
+    """Save a figure as PNG, for the screen, and as PDF, for print.
+
+    Arguments:
+        figure: a figure, or any of its axes.
+        path: without a suffix; folders are made where they are missing.
+
+    Returns:
+        The paths of the PNG and of the PDF.
+    """
+    if isinstance(figure, Axes):
+        found = figure.get_figure(root=True)
+        if not isinstance(found, Figure):
+            raise ValueError(f"the axes must belong to a figure to be saved, got {found!r}.")
+        figure = found
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    png, pdf = path.with_name(path.name + ".png"), path.with_name(path.name + ".pdf")
+    with paper_style():
+        figure.savefig(png)
+        # Without the date the file depends on the figure alone.
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return png, pdf

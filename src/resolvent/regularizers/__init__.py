@@ -1,10 +1,10 @@
-"""Penalties on a field along the trajectories it makes, and on a network for what it makes of small changes."""
+"""Penalties on a field along its trajectories, and on the sensitivity of a network to its inputs."""
 
+from resolvent.regularizers.derivatives import KineticEnergy as KineticEnergy
+from resolvent.regularizers.derivatives import TotalDerivative as TotalDerivative
 from resolvent.regularizers.diagonal import DiagonalPenalty as DiagonalPenalty
-from resolvent.regularizers.kinetic import KineticEnergy as KineticEnergy
-from resolvent.regularizers.sensitivity import Sensed as Sensed
+from resolvent.regularizers.sensitivity import PenalizedOutput as PenalizedOutput
 from resolvent.regularizers.sensitivity import Sensitivity as Sensitivity
-from resolvent.regularizers.total_derivative import TotalDerivative as TotalDerivative
-from resolvent.regularizers.trajectory import Terms as Terms
+from resolvent.regularizers.trajectory import PenaltyTerms as PenaltyTerms
 from resolvent.regularizers.trajectory import TrajectoryPenalty as TrajectoryPenalty
 from resolvent.regularizers.variation import variation as variation

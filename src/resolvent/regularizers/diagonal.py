@@ -1,4 +1,4 @@
-"""A penalty on the diagonal of the Jacobian."""
+"""`DiagonalPenalty`: a penalty on the diagonal of the Jacobian."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import flat
 from resolvent.estimators import Probes, diagonal
-from resolvent.regularizers.points import check_stage, check_weights, points
+from resolvent.regularizers.points import check_fraction, check_weights, points
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -18,7 +18,7 @@ Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 @dataclass(frozen=True)
 class DiagonalPenalty:
     """Penalises the entries of the diagonal of the Jacobian one by one, along a trajectory, where the divergence term
-    of `TrajectoryPenalty` knows but their sum.
+    of `TrajectoryPenalty` sees only their sum.
 
         R = a/T sum'_{t=0..T} 1/d sum_i m(t, y_t, D(t, y_t))_i,      D = diag dF/dy,      averaged over the samples
 
@@ -26,20 +26,20 @@ class DiagonalPenalty:
 
         DiagonalPenalty(1.0, lambda t, y, D: torch.relu(D + y.abs()) ** 2)
 
-    each entry is to dissipate at a rate of at least |y_i|.
+    each entry is driven to dissipate at a rate of at least |y_i|.
 
     D is estimated, and m of an unbiased estimate is unbiased only if m is linear in D; the square adds the variance of
-    the estimate, with n signs a mean square of what is off the diagonal, divided by n. More probes or `exact` cure it.
+    the estimate: for entry i and n signs, the sum of J_ji^2 over j != i, divided by n. More probes or `exact` cure it.
 
     Arguments:
         weight: a. A weight of 0 costs nothing.
-        measure: m, called with t, (rows,) or of no dimension, y and D, (rows, *shape) each; gives (rows, *shape). None
+        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; gives (rows, *shape). None
             takes the square.
         probes: how many random vectors the diagonal is estimated with, see `rs.estimators.diagonal`.
-        distribution: of the probes, "rademacher" or "gaussian"; the latter should be 3 at least.
+        distribution: of the probes, "rademacher" or "gaussian"; take at least 3 Gaussian probes.
         generator: where the probes come from, see `rs.estimators.Probes`.
         exact: compute the diagonal instead of estimating it.
-        stage: None or theta, where F is evaluated, see `TrajectoryPenalty`.
+        fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
     Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
@@ -51,17 +51,17 @@ class DiagonalPenalty:
     distribution: str = "rademacher"
     generator: torch.Generator | None = None
     exact: bool = False
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
 
     def __post_init__(self) -> None:
         check_weights(weight=self.weight)
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a tensor of no dimension; the arguments are those of `TrajectoryPenalty`."""
-        at = points(field, trajectory, self.stage, self.detach)
+        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
 

@@ -1,4 +1,4 @@
-"""Where along a trajectory a penalty looks, and how it adds up what it sees."""
+"""The points of a trajectory at which a penalty is evaluated, and their quadrature weights."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pieces import right_end
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights
+from resolvent.fields.piecewise import right_end
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Points:
     Attributes:
         times: (points,), or (points, batch) where samples have times of their own.
         states: (points, batch, *shape).
-        positions: (points,), t/T: which fraction of the way a point lies at.
+        positions: (points,), t/T in [0, 1].
         weights: (points,).
-        duration: how much time the trajectory takes, a tensor of no dimension.
+        duration: how much time the trajectory takes, a 0-d tensor.
     """
 
     times: Tensor
@@ -41,7 +41,7 @@ class Points:
 
         Arguments:
             field: F.
-            function: maps F, t, (rows,) or of no dimension, and y, (rows, *shape), to tensors (rows, ...). It is given
+            function: maps F, t, (rows,) or 0-d, and y, (rows, *shape), to tensors (rows, ...). It is given
                 an F with its weights computed.
 
         Returns:
@@ -57,7 +57,7 @@ class Points:
         return tuple(torch.stack(values) for values in zip(*each, strict=True))
 
     def without_first(self) -> "Points":
-        """All points but the first."""
+        """All points except the first."""
         return replace(
             self,
             times=self.times[1:],
@@ -67,19 +67,19 @@ class Points:
         )
 
     def average(self, values: Tensor) -> Tensor:
-        """The average over the trajectories and the batch of values (points, batch), a tensor of no dimension."""
+        """The average over the trajectories and the batch of values (points, batch), a 0-d tensor."""
         return self.weights @ values.mean(1)
 
     def integral(self, values: Tensor) -> Tensor:
-        """The integral over time of values (points, batch), averaged over the batch; a tensor of no dimension."""
+        """The integral over time of values (points, batch), averaged over the batch; a 0-d tensor."""
         return self.duration * self.average(values)
 
 
-def points(field: Any, trajectory: Trajectory, stage: float | None, detach: bool) -> Points:
+def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: bool) -> Points:
     """The points of a trajectory at which a penalty is evaluated.
 
-        stage None:     y_t,                                  t = 0, ..., T,      trapezoidal rule
-        stage theta:    (1 - theta) y_t + theta y_{t+1},      t = 0, ..., T-1,    equal weights
+        fraction None:     y_t,                                  t = 0, ..., T,      trapezoidal rule
+        fraction theta:    (1 - theta) y_t + theta y_{t+1},      t = 0, ..., T-1,    equal weights
 
     The second are the points at which the layers of the midpoint form evaluate their field. A piecewise field acts on
     the first ones by its rule, continuous from the right: with T pieces, piece min(t, T-1) at y_t; on the second ones
@@ -88,7 +88,7 @@ def points(field: Any, trajectory: Trajectory, stage: float | None, detach: bool
     Arguments:
         field: F.
         trajectory: with T steps.
-        stage: None or theta.
+        fraction: where in each step: None for the grid, or theta.
         detach: whether times and states count as constants.
     """
     if not isinstance(trajectory, Trajectory):
@@ -97,28 +97,28 @@ def points(field: Any, trajectory: Trajectory, stage: float | None, detach: bool
     if detach:
         times, states = times.detach(), states.detach()
     steps = len(times) - 1
-    # Samples that start at times of their own take equally long all the same.
+    # Samples may start at different times, but all take equally long.
     duration = (times[-1] - times[0]).abs().mean()
     grid = torch.arange(steps + 1, dtype=states.dtype, device=states.device)
-    if stage is None:
+    if fraction is None:
         weights = torch.ones_like(grid)
         weights[0] = weights[-1] = 0.5
         return Points(times, states, grid / steps, weights / steps, duration)
-    # The end of a layer is its own, though a piecewise field has jumped there already.
-    fraction = right_end(field, states.dtype) if stage == 1 else stage
+    # At its end a layer still has its own piece, though a piecewise field has jumped there.
+    time_fraction = right_end(field, states.dtype) if fraction == 1 else fraction
     return Points(
-        torch.lerp(times[:-1], times[1:], fraction),
-        torch.lerp(states[:-1], states[1:], stage),
-        (grid[:-1] + stage) / steps,
+        torch.lerp(times[:-1], times[1:], time_fraction),
+        torch.lerp(states[:-1], states[1:], fraction),
+        (grid[:-1] + fraction) / steps,
         torch.full_like(grid[:-1], 1 / steps),
         duration,
     )
 
 
-def check_stage(stage: float | None) -> None:
+def check_fraction(fraction: float | None) -> None:
     """Raise a ValueError unless it is None or in [0, 1]."""
-    if stage is not None and not (isinstance(stage, int | float) and 0 <= stage <= 1):
-        raise ValueError(f"stage must be None, for the grid, or a theta in [0, 1], got {stage!r}.")
+    if fraction is not None and not (isinstance(fraction, int | float) and 0 <= fraction <= 1):
+        raise ValueError(f"fraction must be None, for the grid, or a theta in [0, 1], got {fraction!r}.")
 
 
 def check_weights(**weights: float) -> None:

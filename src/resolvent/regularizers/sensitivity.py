@@ -1,4 +1,4 @@
-"""The sensitivity of a network to its inputs."""
+"""`Sensitivity`: a penalty on the derivative of outputs by inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.blocks.push import Pushed, push
+from resolvent.blocks.jvp import JvpResult, jvp
 from resolvent.equation.norms import flat
 from resolvent.estimators import Probes
 from resolvent.regularizers.points import check_weights
@@ -15,18 +15,18 @@ from resolvent.regularizers.points import check_weights
 MEASURES = ("square", "variance", "softmax")
 
 
-class Sensed(NamedTuple):
-    """The outcome of a pass with a `Sensitivity`.
+class PenalizedOutput(NamedTuple):
+    """The result of a pass with a `Sensitivity`.
 
     Attributes:
         outputs: of the network.
-        penalty: a tensor of no dimension, to be added to the loss.
-        pushed: the pass itself, see `rs.push`; None where the weight is 0.
+        penalty: a 0-d tensor, to be added to the loss.
+        jvp: the pass itself, see `rs.jvp`; None where the weight is 0.
     """
 
     outputs: Tensor
     penalty: Tensor
-    pushed: Pushed | None
+    jvp: JvpResult | None
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Sensitivity:
         softmax:     R = a E sum_i p_i ((J v)_i - m)^2,      m = sum_i p_i (J v)_i,      p = softmax(y)
 
     averaged over the samples, with d outputs and random directions v, one for each sample, drawn anew in each call. For
-    scores of classes only differences count, and "variance" looks at nothing else. "softmax" is, for a = s^2 / 2, what
-    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and as long as y is linear
-    there; it hardly sees samples that are classified with certainty. No input is changed for it, and the derivative is
-    exact, through explicit and implicit layers alike. A step of training takes two to four times as long.
+    scores of classes only differences matter, and "variance" measures only these. "softmax" is, for a = s^2 / 2, what
+    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and for y linear in x;
+    samples that are classified with certainty hardly contribute. The inputs are not changed, and the derivative is
+    exact through explicit and implicit layers. A training step takes two to four times as long.
 
         logits, penalty, _ = rs.regularizers.Sensitivity(0.03, "variance")(model, images)
         loss = cross_entropy(logits, labels) + penalty
 
     Arguments:
-        weight: a. With 0 the network is passed as usual.
+        weight: a. With 0 the network is evaluated as usual.
         measure: "square", or for scores of classes, (batch, classes), "variance" or "softmax".
         distribution: of the directions, "gaussian" or "rademacher".
         generator: where they come from, see `rs.estimators.Probes`.
@@ -67,14 +67,14 @@ class Sensitivity:
             raise ValueError(f"measure must be one of {MEASURES}, got {self.measure!r}.")
         Probes(1, self.distribution, self.generator)
 
-    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Sensed:
-        """Pass `x`, (batch, *shape), through a model that `rs.push` can follow."""
+    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> PenalizedOutput:
+        """Pass `x`, (batch, *shape), through a model that `rs.jvp` can follow."""
         if not self.weight:
             outputs = model(x)
-            return Sensed(outputs, outputs.new_zeros(()), None)
+            return PenalizedOutput(outputs, outputs.new_zeros(()), None)
         (v,) = Probes(1, self.distribution, self.generator).draw(x)
-        pushed = push(model, x, v)
-        return Sensed(pushed.outputs, self.of(pushed.outputs, pushed.tangents), pushed)
+        result = jvp(model, x, v)
+        return PenalizedOutput(result.outputs, self.of(result.outputs, result.tangents), result)
 
     def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """The penalty for tangents J v that are known already."""

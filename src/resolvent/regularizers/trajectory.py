@@ -1,4 +1,4 @@
-"""The regulariser of the paper."""
+"""`TrajectoryPenalty`: the regulariser of the paper."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,22 +8,22 @@ from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.estimators import Probes, trace_and_frobenius
-from resolvent.regularizers.points import Points, check_stage, check_weights, points
+from resolvent.regularizers.points import Points, check_fraction, check_weights, points
 from resolvent.regularizers.variation import piecewise, variation
 
 SCALES = ("1/T", "1/T^2")
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The terms of a `TrajectoryPenalty`; each a tensor of no dimension.
+class PenaltyTerms:
+    """The terms of a `TrajectoryPenalty`; each a 0-d tensor.
 
     Attributes:
         divergence: the term of the divergence, with its weight.
         jacobian: the term of the Jacobian, with its weight.
         variation: the term of the parameters, with its weight.
         mean_divergence: the divergence by itself, the average over time and samples of div F / d, without a graph; None
-            if the terms did not need it at every point (a divergence term alone does not at t = 0, unless p = 0).
+            if the terms did not need it at every point (the divergence term alone skips t = 0, unless p = 0).
         mean_jacobian: likewise, of |dF/dy|_F^2 / d^2.
     """
 
@@ -53,7 +53,7 @@ class TrajectoryPenalty:
     a_div h and a_jac h^2 here.
 
     The terms cost one evaluation of F and one backward pass for each probe, together. A term of weight 0 costs nothing,
-    nor does the point t = 0 where it has no weight in any term.
+    nor does the point t = 0 if no term gives it a weight.
 
     Arguments:
         divergence: a_div.
@@ -65,14 +65,14 @@ class TrajectoryPenalty:
         generator: where the probes come from; they are drawn anew in each call. See `rs.estimators.Probes`, also for
             data-parallel training.
         exact: compute traces and norms instead of estimating them; for a small d.
-        stage: None evaluates at the grid states y_t, as the paper does; theta at the stages of the layers,
+        fraction: None evaluates at the grid states y_t, as the paper does; theta within each step, at
             (1 - theta) y_t + theta y_{t+1}, t = 0, ..., T-1, with t + theta for t in the weight and in F.
         detach: whether the trajectory counts as a constant. By default gradients stop at its states and reach the
-            parameters through F alone; with False they also flow through the states, into all that made them.
-        variation_scale: "1/T" or "1/T^2", what multiplies a_TV; in the paper the first stands in the examples and the
-            second in the general formula. T is the number of pieces.
-        saturate: take sigmoid(div F) for div F, which ends the reward for ever more dissipation. The estimate of it is
-            biased, unless exact.
+            parameters through F alone; with False they also flow through the states, into everything they depend on.
+        variation_scale: "1/T" or "1/T^2", the factor of a_TV; the paper has the first in the examples and the second
+            in the general formula. T is the number of pieces.
+        saturate: take sigmoid(div F) for div F, which stops rewarding ever more dissipation. Its estimate is biased,
+            unless exact.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021, eq. (17).
     """
@@ -85,7 +85,7 @@ class TrajectoryPenalty:
     distribution: str = "gaussian"
     generator: torch.Generator | None = None
     exact: bool = False
-    stage: float | None = None
+    fraction: float | None = None
     detach: bool = True
     variation_scale: str = "1/T"
     saturate: bool = False
@@ -94,26 +94,26 @@ class TrajectoryPenalty:
         check_weights(divergence=self.divergence, jacobian=self.jacobian, variation=self.variation, power=self.power)
         if self.variation_scale not in SCALES:
             raise ValueError(f"variation_scale must be one of {SCALES}, got {self.variation_scale!r}.")
-        check_stage(self.stage)
+        check_fraction(self.fraction)
         Probes(self.probes, self.distribution, self.generator)
 
-    def __call__(self, field: Any, trajectory: Trajectory) -> Terms:
+    def __call__(self, field: Any, trajectory: Trajectory) -> PenaltyTerms:
         """Evaluate the terms.
 
         Arguments:
             field: F(t, y), the one that made the trajectory.
             trajectory: of T steps, such as `block.trajectory(x)`.
         """
-        at = points(field, trajectory, self.stage, self.detach)
+        at = points(field, trajectory, self.fraction, self.detach)
         zero = at.states.new_zeros(())
         variation = self._variation(field) if self.variation else zero
         if not (self.divergence or self.jacobian):
-            return Terms(zero, zero, variation, None, None)
-        everywhere = bool(self.jacobian or self.power == 0 or self.stage)
+            return PenaltyTerms(zero, zero, variation, None, None)
+        everywhere = bool(self.jacobian or self.power == 0 or self.fraction)
         at = at if everywhere else at.without_first()
         d = at.states.shape[2:].numel()
         trace, square = at.evaluate(field, self._estimate)
-        return Terms(
+        return PenaltyTerms(
             self._divergence(at, trace) / d if self.divergence else zero,
             self.jacobian * at.average(square) / d**2 if self.jacobian else zero,
             variation,

@@ -1,4 +1,4 @@
-"""How much the weights of a field vary in time."""
+"""The variation in time of the weights of a field."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields import Piecewise
+from resolvent.fields.piecewise import Piecewise, piecewise_parts
 
 
 def variation(field: Piecewise) -> Tensor:
@@ -14,14 +14,14 @@ def variation(field: Piecewise) -> Tensor:
 
         sum over t = 1, ..., T-1 of |g_t - g_{t-1}|^2,      g_t all parameters of piece t
 
-    T pieces have T - 1 differences. Parameters are meant as the optimiser sees them: for a normalised weight, the one
-    that is going to be normalised.
+    T pieces have T - 1 differences. Parameters are those of the optimiser: for a normalised weight, the one
+    before normalisation.
 
     Arguments:
         field: its pieces have to be alike.
 
     Returns:
-        a tensor of no dimension.
+        a 0-d tensor.
     """
     named = [dict(piece.named_parameters()) for piece in field.pieces]
     shapes = [{name: tuple(p.shape) for name, p in parameters.items()} for parameters in named]
@@ -37,7 +37,7 @@ def variation(field: Piecewise) -> Tensor:
 
 def piecewise(field: Any) -> list[Piecewise]:
     """The piecewise fields within a field; it is an error if there are none."""
-    found = [m for m in field.modules() if isinstance(m, Piecewise)] if isinstance(field, nn.Module) else []
+    found = piecewise_parts(field)
     if not found:
         raise ValueError(
             f"the variation is that between the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: "

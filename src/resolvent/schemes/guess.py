@@ -1,8 +1,8 @@
 """Starting guesses for the implicit equation of a stage.
 
-A guess is a function (interval, c) of the state at the fraction c of the interval. It may look at `interval.past`, the
-states so far, at `interval.slope`, F at the start, and at all else that the interval knows. It changes how much work a
-solve is, never its result beyond the tolerance.
+A guess is a function (interval, c) that returns the state at the fraction c of the interval. It may read all attributes
+of the interval, such as `interval.past`, the states so far, and `interval.slope`, F at the start. It changes the cost
+of a solve, and its result only within the tolerance.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ def previous(interval: Interval, c: Number) -> Tensor:
 
 
 def explicit(interval: Interval, c: Number) -> Tensor:
-    """The explicit predictor x + c h F(t, x): one evaluation a step. For fields that are not stiff."""
-    return interval.past[0] + c * interval.length * interval.slope
+    """The explicit predictor x + c h F(t, x): one evaluation per step. For fields that are not stiff."""
+    return interval.past[0] + c * interval.step * interval.slope
 
 
 def extrapolate(interval: Interval, c: Number) -> Tensor:
-    """The polynomial through the last three states (two, one, while there are no more); costs nothing."""
+    """The polynomial through the last three states (or as many as there are); costs nothing."""
     x, *earlier = interval.past
     if not earlier:
         return x

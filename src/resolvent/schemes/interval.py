@@ -1,4 +1,4 @@
-"""One interval of time, as a scheme sees it: the field on it, and the resolvents of the field."""
+"""`Interval`: the field on one interval of time, and its resolvents."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ class Interval:
         options: how resolvents are solved.
         guess: a function (interval, c) that guesses the state at t + c h; None leaves it to `resolve`.
         past: (batch, *shape) each, the states at t, t - h, ..., without a graph, for the guess.
-        before: the last solve, for solvers that can start from what it learned.
-        right_end: the fraction at which the field is read for c = 1. Anything but 1 is for a field that jumps at the
-            end of the interval, and whose value there belongs to the next one.
+        before: the last solve; some solvers start from its Jacobian or history.
+        right_end: the fraction at which the field is evaluated for c = 1. It is below 1 for a field that jumps at the
+            end of the interval, where its value belongs to the next interval.
         backwards: whether c runs from t + h to t.
     """
 
@@ -47,7 +47,7 @@ class Interval:
         object.__setattr__(self, "field", as_vector_field(self.field))
 
     @property
-    def length(self) -> Number:
+    def step(self) -> Number:
         """The step in the direction of the interval: h or -h."""
         return -self.h if self.backwards else self.h
 
@@ -85,7 +85,7 @@ class Interval:
             amplification: how much the step enlarges an error of w; the tolerance is tightened by it.
             before: the solve to learn from; None takes that of the last step.
         """
-        return self.solve(self.field.at(self.time(c)), b, a * self.length, w0, amplification, before)
+        return self.solve(self.field.at(self.time(c)), b, a * self.step, w0, amplification, before)
 
     def resolve_together(
         self,
@@ -101,13 +101,13 @@ class Interval:
             nodes: the fractions c_j.
             mix: (stages, stages), the coefficients of the F(t + c_j h, W_j), or a function that forms G(W) from their
                 list.
-            b: (batch, stages, *shape); stages are stacked inside a sample, so that samples stay apart.
+            b: (batch, stages, *shape); the stages of a sample are stacked, so that samples stay separate.
             w0: first guess, like b; None takes b.
             amplification: as for `resolve`.
         """
         field, times = self.field, [self.time(c) for c in nodes]
         if isinstance(mix, Tensor) and field.rowwise:
-            return self.solve(field.together(times, mix, b), b, self.length, w0, amplification)
+            return self.solve(field.together(times, mix, b), b, self.step, w0, amplification)
 
         def stages(w: Tensor, *own: Tensor) -> Tensor:
             slopes = [field(t, w[:, j]) for j, t in enumerate(own or times)]
@@ -115,9 +115,9 @@ class Interval:
                 return mixed(mix, torch.stack(slopes, dim=1))
             return mix(slopes)
 
-        # Times of single samples have to go along where rows are left out.
+        # Times per sample are arguments of the function, so that they are indexed together with the rows.
         own = times if field.rowwise and isinstance(times[0], Tensor) and times[0].dim() > 0 else ()
-        return self.solve(Function(stages, tuple(own), field.rowwise), b, self.length, w0, amplification)  # type: ignore[arg-type]
+        return self.solve(Function(stages, tuple(own), field.rowwise), b, self.step, w0, amplification)  # type: ignore[arg-type]
 
     def predict(self, c: Number) -> Tensor | None:
         """The guess of the state at the fraction c, without a graph, or None."""

@@ -1,9 +1,13 @@
-"""Linear multistep schemes: layers that look back at more than one state."""
+"""Linear multistep schemes, which use more than one earlier state: BDF and Adams-Moulton."""
 
 from dataclasses import dataclass, field
 
+import torch
+
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval
+from resolvent.schemes.linear_form import LinearForm, as_complex
+from resolvent.schemes.order_conditions import polynomial_order
 from resolvent.schemes.runge_kutta import RungeKutta, combine
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableaux import GAUSS4, SDIRK2, SDIRK3
@@ -15,8 +19,8 @@ class Multistep(Scheme):
 
         y_{n+1} = sum_j alpha_j y_{n-j} + h (beta_0 F_{n+1} + sum_j beta_{j+1} F_{n-j}),      j = 0, 1, ...
 
-    one resolvent a step and at most one evaluation, F_n. Until enough steps are made, a one-step scheme of at least
-    the same order makes them, so that the start does not spoil the order.
+    with one resolvent per step and at most one evaluation, F_n. A one-step scheme of at least the same order makes the
+    first steps, so that the start does not spoil the order.
 
     Arguments:
         alpha: weights of the states, the latest first.
@@ -54,6 +58,28 @@ class Multistep(Scheme):
             "or a one-step scheme."
         )
 
+    @property
+    def linear_form(self) -> LinearForm:
+        # The new state is a stage, and so is each of the old ones, for the sake of its slope.
+        k = max(len(self.alpha), len(self.beta) - 1)
+        alpha = as_complex((*self.alpha, *[0.0] * (k - len(self.alpha))))
+        beta = as_complex((*self.beta, *[0.0] * (k + 1 - len(self.beta))))
+        A, U = as_complex(torch.zeros(k + 1, k + 1)), torch.cat((alpha[None], as_complex(torch.eye(k))))
+        B, V = as_complex(torch.zeros(k, k + 1)), torch.diag(as_complex(torch.ones(k - 1)), -1)
+        A[0], B[0], V[0] = beta, beta, alpha
+        return LinearForm(A, U, B, V)
+
+    @property
+    def stage_norm(self) -> float:
+        return abs(self.beta[0])
+
+    @property
+    def one_step(self) -> bool:
+        return False
+
+    def order_by_conditions(self) -> int:
+        return polynomial_order(self.alpha, self.beta)
+
     def step(self, interval: Interval, carry: Carry) -> Step:
         states, slopes = carry
         if len(self.beta) > 1:
@@ -64,7 +90,7 @@ class Multistep(Scheme):
             y, solutions = first.state, first.solutions
         else:
             y = combine(self.alpha[0] * states[0], self.alpha[1:], states[1:])
-            y = combine(y, [interval.length * beta for beta in self.beta[1:]], slopes)
+            y = combine(y, [interval.step * beta for beta in self.beta[1:]], slopes)
             if self.beta[0] != 0:
                 solutions = (interval.resolve(1.0, y, self.beta[0], interval.predict(1.0)),)
                 y = solutions[0].value

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval, Number
+from resolvent.schemes.linear_form import LinearForm, as_complex
+from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Tableau
 
@@ -18,10 +20,11 @@ class RungeKutta(Scheme):
 
     - explicit stages are evaluations of the field;
     - stages that depend on themselves are resolvents, w = b + a_ii h F(t + c_i h, w), one after the other;
-    - where stages depend on later ones, all are found together, as one resolvent of stages times as many unknowns.
+    - where stages depend on later ones, all are found together, as one resolvent of the stacked stages.
 
-    The field is not evaluated at a stage that was solved for: its slope is read off the equation, h k = (w - b) / a_ii,
-    which stiffness does not spoil. The division enlarges an error of w, and the tolerance is tightened by as much.
+    The field is not evaluated again at a stage that was solved for: its slope follows from the equation,
+    h k = (w - b) / a_ii, which is accurate for stiff fields too. The division amplifies the error of w, so the
+    tolerance is tightened by the same factor.
 
     Arguments:
         tableau: one of `resolvent.schemes.tableaux`, or your own.
@@ -47,12 +50,30 @@ class RungeKutta(Scheme):
     def inverse(self) -> "RungeKutta":
         return RungeKutta(self.tableau.inverse)
 
+    @property
+    def linear_form(self) -> LinearForm:
+        A, b = as_complex(self.tableau.A), as_complex(self.tableau.b)
+        return LinearForm(A, torch.ones_like(b)[:, None], b[None], as_complex([[1.0]]))
+
+    @property
+    def stage_norm(self) -> float:
+        if self.tableau.diagonal:
+            return max(abs(row[i]) for i, row in enumerate(self.tableau.A))
+        return super().stage_norm
+
+    @property
+    def algebraically_stable(self) -> bool:
+        return self.tableau.algebraically_stable
+
+    def order_by_conditions(self) -> int:
+        return tree_order([(self.tableau.A, self.tableau.b)])
+
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]
         return self._one_by_one(interval, x) if self.tableau.diagonal else self._together(interval, x)
 
     def _one_by_one(self, interval: Interval, x: Tensor) -> Step:
-        table, h = self.tableau, interval.length
+        table, h = self.tableau, interval.step
         increments: list[Tensor] = []  # h k_i
         solutions: list[Solution] = []
         w = x
@@ -82,7 +103,7 @@ class RungeKutta(Scheme):
         elif weights is not None:
             y = combine(x, weights, [w - x for w in stages])
         else:
-            increments = [interval.length * interval.evaluate(c, w) for c, w in zip(table.c, stages, strict=True)]
+            increments = [interval.step * interval.evaluate(c, w) for c, w in zip(table.c, stages, strict=True)]
             y = combine(x, table.b, increments)
         return Step(Carry((y,)), (solution,))
 

@@ -1,16 +1,18 @@
-"""What a scheme is: a rule that advances the state over one interval of time."""
+"""`Scheme`: a rule that advances the state over one interval of time, and what analysis asks of it."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from resolvent.equation.solution import Solution
-from resolvent.schemes.interval import Interval
+from resolvent.schemes.interval import Interval, Number
+from resolvent.schemes.linear_form import LinearForm
 
 
 class Carry(NamedTuple):
-    """What a step hands on to the next one.
+    """What one step passes to the next.
 
     Attributes:
         states: (batch, *shape) each, the latest first. One-step schemes keep one, multistep schemes several.
@@ -22,7 +24,7 @@ class Carry(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The outcome of one step: what is carried on, and the solves that it took (none for an explicit step)."""
+    """The result of one step: the carry, and the solves that it took (none for an explicit step)."""
 
     carry: Carry
     solutions: tuple[Solution, ...] = ()
@@ -33,11 +35,14 @@ class Step(NamedTuple):
 
 
 class Scheme(ABC):
-    """A time integrator for y' = F(t, y): an immutable record of coefficients with one method.
+    """A time integrator for y' = F(t, y): an immutable record of coefficients.
 
-    A step consists of evaluations of the field and of resolvents, `Interval.evaluate` and `Interval.resolve`, and of
-    nothing else; both take the fraction c of the interval at which the field is meant, so that a scheme is written in
-    the numbers of its table and never sees the time.
+    A step uses the field only through evaluations, `Interval.evaluate`, and resolvents, `Interval.resolve`. Both take
+    the fraction c of the interval at which the field is evaluated, so that a scheme consists of the numbers of its
+    table and never sees the time.
+
+    A new scheme defines `order`, `step` and `inverse`. With `linear_form` as well, `resolvent.analysis` and
+    `resolvent.plotting` know its stability; the other properties have defaults that suit a one-step scheme.
     """
 
     @property
@@ -61,3 +66,54 @@ class Scheme(ABC):
 
         Reference: Hairer, Lubich & Wanner, Geometric numerical integration, section II.3 (the adjoint method).
         """
+
+    @property
+    def linear_form(self) -> LinearForm:
+        """One step on the linear test equation, from which all of the linear stability analysis follows."""
+        raise ValueError(
+            f"the stability of {type(self).__name__} is not known: define its property `linear_form`, a "
+            "resolvent.schemes.LinearForm."
+        )
+
+    def order_by_conditions(self) -> int:
+        """The order by the order conditions, from the coefficients alone; at most 6 is computed."""
+        raise ValueError(
+            f"the order conditions of {type(self).__name__} are not known: ask its `order`, or define its method "
+            "`order_by_conditions`."
+        )
+
+    @property
+    def stage_norm(self) -> float:
+        """The factor by which |z| enters the fixed-point iteration for the stages: it contracts for |z| stage_norm < 1.
+
+        0 where there is nothing to solve. The default is for schemes that find all stages together.
+        """
+        return float(torch.linalg.matrix_norm(self.linear_form.A, 2)) if self.implicit else 0.0
+
+    @property
+    def chord(self) -> Number | None:
+        """theta, if a step is y = x + h F(t + theta h, w) with the stage w = (1 - theta) x + theta y; otherwise None.
+
+        The layers of such a scheme can be solved for together, and its tangents are steps of the same kind.
+        """
+        return None
+
+    @property
+    def solved_at(self) -> float:
+        """Where on the chord from the old to the new state the equation of a step is solved: 0 is old, 1 is new."""
+        return 1.0 if self.stage_norm > 0 else 0.0
+
+    @property
+    def algebraically_stable(self) -> bool | None:
+        """Whether a step is non-expansive for every dissipative field; None if it is not of Runge-Kutta type."""
+        return None
+
+    @property
+    def one_step(self) -> bool:
+        """Whether a step needs no state but the last."""
+        return True
+
+    @property
+    def acts_on_halves(self) -> bool:
+        """Whether a step treats the two halves (q, p) of a state apart."""
+        return False

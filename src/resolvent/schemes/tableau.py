@@ -14,13 +14,13 @@ _ROUNDING = 1e-12
 class Tableau:
     """The coefficients of the Runge-Kutta method with the stages
 
-        W_i = x + h sum_j a_ij F(t + c_i h, W_i),      y = x + h sum_j b_j F(t + c_j h, W_j).
+        W_i = x + h sum_j a_ij F(t + c_j h, W_j),      y = x + h sum_j b_j F(t + c_j h, W_j).
 
     Arguments:
         A: the a_ij, a tuple of rows.
         b: weights.
         order: of convergence.
-        c: nodes; None takes the row sums of A.
+        c: nodes; if empty, the row sums of A.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """
@@ -37,7 +37,7 @@ class Tableau:
             raise ValueError(
                 f"A must have one row and one column for each of the {stages} weights, got rows of {shape}."
             )
-        # The ends of the interval are recognised by their node, which rounding must not hide.
+        # Nodes 0 and 1, the ends of the interval, are compared exactly later, so rounding is removed here.
         nodes = self.c or tuple(sum(row) for row in self.A)
         object.__setattr__(self, "c", tuple(float(round(c)) if abs(c - round(c)) < _ROUNDING else c for c in nodes))
         if len(self.c) != stages:
@@ -61,6 +61,16 @@ class Tableau:
     def stiffly_accurate(self) -> bool:
         """Whether the last stage is the result."""
         return self.A[-1] == self.b
+
+    @cached_property
+    def algebraically_stable(self) -> bool:
+        """Whether no weight is negative and B A + A^T B - b b^T is positive semidefinite, B = diag(b).
+
+        Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.12.
+        """
+        A, b = self.matrix(torch.zeros((), dtype=torch.float64)), torch.tensor(self.b, dtype=torch.float64)
+        M = b[:, None] * A + (b[:, None] * A).T - torch.outer(b, b)
+        return bool((b >= 0).all()) and float(torch.linalg.eigvalsh(M).min()) >= -1e-10
 
     @cached_property
     def recovery(self) -> Row | None:

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.torch_func import whole
-from resolvent.schemes.interval import Interval
+from resolvent.schemes.interval import Interval, Number
+from resolvent.schemes.linear_form import LinearForm
+from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.scheme import Carry, Scheme, Step
+from resolvent.schemes.tableau import Tableau
 
 FORMS = ("midpoint", "trapezoid")
 
@@ -21,11 +24,11 @@ class Theta(Scheme):
 
     theta = 0 is the residual layer x + h F(t, x), without a solve; 1/2 the implicit midpoint or trapezoidal rule, the
     only one of order 2; 1 backward Euler. The midpoint form takes one resolvent and no evaluation besides: with
-    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. An error of w is thereby divided by theta, and so is the
-    tolerance of its solve multiplied: the tolerance that is asked for holds for the equation of y.
+    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. The error of w is thereby divided by theta. The
+    tolerance of the solve is multiplied by theta, so that the requested tolerance holds for the equation of y.
 
     Arguments:
-        theta: a number in [0, 1], or a tensor of no dimension in (0, 1], to be differentiated.
+        theta: a number in [0, 1], or a 0-d tensor in (0, 1], to be differentiated.
         form: "midpoint" or "trapezoid".
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equations (9) and (10).
@@ -39,7 +42,7 @@ class Theta(Scheme):
             raise ValueError(f"form must be one of {FORMS}, got {self.form!r}.")
         if isinstance(self.theta, Tensor):
             if self.theta.dim() > 0 or not 0 < self.smallest <= 1:
-                raise ValueError(f"theta as a tensor must have no dimension and lie in (0, 1], got {self.theta}.")
+                raise ValueError(f"theta as a tensor must be 0-d and lie in (0, 1], got {self.theta}.")
         elif not isinstance(self.theta, int | float) or not 0 <= self.theta <= 1:
             raise ValueError(f"theta must lie in [0, 1], got {self.theta!r}.")
 
@@ -55,10 +58,41 @@ class Theta(Scheme):
     def inverse(self) -> "Theta":
         return Theta(1 - self.theta, self.form)
 
+    @property
+    def as_runge_kutta(self) -> RungeKutta:
+        """The same scheme by its Runge-Kutta table: one stage for the midpoint form, two for the trapezoid form."""
+        theta = self.smallest
+        if self.form == "midpoint":
+            return RungeKutta(Tableau(((theta,),), (1.0,), self.order))
+        return RungeKutta(Tableau(((0.0, 0.0), (1 - theta, theta)), (1 - theta, theta), self.order))
+
+    @property
+    def linear_form(self) -> LinearForm:
+        return self.as_runge_kutta.linear_form
+
+    @property
+    def stage_norm(self) -> float:
+        return self.smallest
+
+    @property
+    def chord(self) -> Number | None:
+        return self.theta if self.form == "midpoint" else None
+
+    @property
+    def solved_at(self) -> float:
+        return self.smallest if self.form == "midpoint" else super().solved_at
+
+    @property
+    def algebraically_stable(self) -> bool:
+        return self.as_runge_kutta.algebraically_stable
+
+    def order_by_conditions(self) -> int:
+        return self.as_runge_kutta.order_by_conditions()
+
     def step(self, interval: Interval, carry: Carry) -> Step:
         x = carry.states[0]
         if not self.implicit:
-            return Step(Carry((x + interval.length * interval.evaluate(0.0, x),)))
+            return Step(Carry((x + interval.step * interval.evaluate(0.0, x),)))
         return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
 
     def _midpoint(self, interval: Interval, x: Tensor) -> Step:
@@ -73,7 +107,7 @@ class Theta(Scheme):
     def _trapezoid(self, interval: Interval, x: Tensor) -> Step:
         theta, b = self.theta, x
         if isinstance(theta, Tensor) or theta != 1:
-            b = x + (1 - theta) * interval.length * interval.evaluate(0.0, x)
+            b = x + (1 - theta) * interval.step * interval.evaluate(0.0, x)
         solution = interval.resolve(1.0, b, theta, interval.predict(1.0))
         return Step(Carry((solution.value,)), (solution,))
 

@@ -46,7 +46,8 @@ class DenseLU(LinearSolver):
         correction, usable = matrix.solve(state.r, system.transposed)
         w = torch.where(per_sample(running & usable, state.w), state.w + correction, state.w)
         r = system.defect_by_matrix(w)
-        # The rounding of the terms, below which no residual falls.
+        if state.count == 0:
+            return DenseState(w=w, norm=rms(r), broken=~usable, r=r, count=1)
+        # Refined: what is left is the rounding of the terms, or the matrix is singular.
         floor = _ROUNDINGS * torch.finfo(w.dtype).eps * (matrix.norm() * rms(w) + rms(problem.b))
-        broken = torch.ones_like(usable) if state.count > 0 else ~usable
-        return DenseState(w=w, norm=rms(r), broken=broken, floor=floor, r=r, count=state.count + 1)
+        return DenseState(w=w, norm=rms(r), broken=torch.ones_like(usable), floor=floor, r=r, count=2)

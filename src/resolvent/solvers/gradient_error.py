@@ -16,7 +16,7 @@ from resolvent.solvers.resolve import resolve
 
 
 @dataclass(frozen=True)
-class GradientError:
+class GradientComparison:
     """The deviation of a gradient g from the exact one, g*.
 
     Attributes:
@@ -39,7 +39,7 @@ def gradient_error(
     cotangent: Tensor | None = None,
     solver: Solver | None = None,
     stopping: Stopping | None = None,
-) -> GradientError:
+) -> GradientComparison:
     """Compares the gradient that `adjoint` gives with the exact one of `ImplicitAdjoint()`.
 
     Arguments:
@@ -50,7 +50,7 @@ def gradient_error(
             same each time.
 
     Returns:
-        A `GradientError`.
+        A `GradientComparison`.
     """
     refuse_transforms("gradient_error")
     if parameters is None:
@@ -80,11 +80,11 @@ def _normal_like(b: Tensor) -> Tensor:
     return torch.randn(b.shape, generator=torch.Generator().manual_seed(0), dtype=b.dtype).to(b.device)
 
 
-def _compare(got: dict[str, Tensor], exact: dict[str, Tensor]) -> GradientError:
+def _compare(got: dict[str, Tensor], exact: dict[str, Tensor]) -> GradientComparison:
     by_input = {name: _ratio((got[name] - exact[name]).norm(), exact[name].norm()) for name in exact}
     g = torch.cat([got[name].flatten() for name in exact])
     e = torch.cat([exact[name].flatten() for name in exact])
-    return GradientError(_ratio((g - e).norm(), e.norm()), _ratio(g @ e, g.norm() * e.norm()), by_input)
+    return GradientComparison(_ratio((g - e).norm(), e.norm()), _ratio(g @ e, g.norm() * e.norm()), by_input)
 
 
 def _ratio(a: Tensor, b: Tensor) -> float:

@@ -1,7 +1,6 @@
-"""Norms of linear maps: measured, bounded with certainty, and kept within limits while a network trains."""
+"""Norms of linear maps: estimates, certified bounds, and spectral normalisation."""
 
-from resolvent.spectral.bounds import NormBound, norm_bound, schur_bound
-from resolvent.spectral.disc import Disc
+from resolvent.spectral.bounds import Disc, NormBound, norm_bound, schur_bound
 from resolvent.spectral.operators import LayerOperator, layer_operator
 from resolvent.spectral.parametrization import SpectralNorm, spectral_norm
 from resolvent.spectral.power import operator_norm, power_iteration

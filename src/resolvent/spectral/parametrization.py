@@ -87,7 +87,7 @@ class SpectralNorm(nn.Module):
         if unchanged and (self._converged or self.training):
             return
         one_step_behind = self._seen is not None and self.training
-        # A vector born in inference mode could never again take part in a backward pass.
+        # A tensor made in inference mode cannot take part in a backward pass later.
         with torch.inference_mode(False):
             if one_step_behind:
                 A = partial(self.operator, weight.detach())
@@ -101,7 +101,7 @@ class SpectralNorm(nn.Module):
 
     @torch.no_grad()
     def _follow_blindly(self, weight: Tensor) -> None:
-        """Advance the vector in any case: a CUDA graph cannot ask whether the weight has changed."""
+        """Advance the vector in any case: a CUDA graph cannot test whether the weight has changed."""
         self._recorded = True
         if self.training:
             self._replace(power_iteration(partial(self.operator, weight), self.vector, self.power_iterations)[1])
@@ -185,7 +185,7 @@ def spectral_norm(
         always: divide also when the norm is below the bound.
 
     Returns:
-        The same layer, its weight parametrized. A `Block` computes the weight once a pass; elsewhere
+        The same layer, its weight parametrized. A `Block` computes the weight once per pass; elsewhere
         `torch.nn.utils.parametrize.cached()` spares repeated evaluations, with a cache that all threads share.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.

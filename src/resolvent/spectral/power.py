@@ -1,4 +1,4 @@
-"""The norm of any linear map that is given as a function."""
+"""Norms of linear maps given as functions, by the power method and the Lanczos method."""
 
 import math
 import warnings
@@ -13,8 +13,8 @@ from resolvent.equation.modes import as_number, derivatives_allowed
 
 LinearMap = Callable[[Tensor], Tensor]
 
-# A sweep of the Lanczos method grows its basis to this size, small enough that orthogonalising costs less than the
-# map, and then keeps the best few: singular values come in crowds.
+# A sweep of the Lanczos method grows its basis to the first size, small enough that orthogonalising costs less than the
+# map, and then keeps the best few, because the largest singular values lie close together.
 _KRYLOV, _KEPT = 24, 8
 
 
@@ -23,7 +23,7 @@ def power_iteration(A: LinearMap, start: Tensor, num_steps: int = 1) -> tuple[Te
 
         v <- A^T A v / |A^T A v|,      A^T A v = d(|A v|^2 / 2)/dv
 
-    The error shrinks by (sigma_2 / sigma_1)^2 a step. It is the cheap way to follow a slowly changing map; to measure
+    The error shrinks by (sigma_2 / sigma_1)^2 per step. It is the cheap way to follow a slowly changing map; to measure
     a map from nothing use `operator_norm`.
 
     Arguments:
@@ -110,7 +110,7 @@ def generic_vector(shape: Sequence[int], dtype: torch.dtype | None = None) -> Te
 
 @dataclass
 class _Krylov:
-    """An orthonormal basis Q of a space in which A^T A acts as H, all but for what leads on to the next vector.
+    """An orthonormal basis Q of a space in which A^T A acts as H, up to a component along the next vector.
 
     A^T A Q = Q H + leak * next e_last^T
     """
@@ -151,7 +151,7 @@ def _gram(A: LinearMap, v: Tensor) -> Tensor:
 
 
 def _unit(v: Tensor) -> Tensor:
-    # Without a question to the device, which a CUDA graph could not ask.
+    # Without synchronising with the device, which a CUDA graph does not allow.
     norm = torch.linalg.vector_norm(v)
     # The null map sends every vector to 0; any vector is then a leading one.
     return torch.where((norm > 0) & norm.isfinite(), v / norm, 1 / math.sqrt(v.numel()))

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
-from resolvent.equation.adjoint import UnrolledAdjoint
+from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Function, mixed
 from resolvent.equation.norms import rms, select
+from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
-from resolvent.schemes.scheme import Carry, Scheme, Step
-from resolvent.schemes.theta import Theta
+from resolvent.schemes.scheme import Carry, Step
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.newton import Newton
 
@@ -61,7 +61,7 @@ class AllTogether(Strategy):
     def obstacle(self, pass_: "Pass") -> str | None:
         """What keeps the layers of a pass from being solved for together."""
         scheme, options = pass_.scheme, pass_.options
-        if not isinstance(scheme, Theta) or scheme.form != "midpoint":
+        if scheme.chord is None:
             return "takes theta layers in the midpoint form"
         if not pass_.vector_field.rowwise:
             return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not say that it does"
@@ -96,14 +96,15 @@ def applies(pass_: "Pass", x: Tensor) -> bool:
     """Whether this call can be served: explicit layers need no solve, `torch.func` cannot split a batch, and half
     precisions gain nothing."""
     half = x.dtype.itemsize < 4 or (torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64)
-    return not (pass_.scheme == Theta(0.0) or transforming() or forward_mode() or half)
+    return not (not pass_.scheme.implicit or transforming() or forward_mode() or half)
 
 
 def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
     """The layers of these numbers, from the state x. Samples that do not converge together are solved for in turn."""
     solution, states = _solve(pass_, numbers, x, None)
-    kept = solution.converged if recovers(pass_.scheme) else solution.converged & _accurate(pass_, solution)
-    if (recovers(pass_.scheme) and solution.all_converged) or bool(kept.all()):
+    recovered_at_once = recovers(pass_.scheme.chord)
+    kept = solution.converged if recovered_at_once else solution.converged & _accurate(pass_, solution)
+    if (recovered_at_once and solution.all_converged) or bool(kept.all()):
         return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
     slow = list(pass_.take(bad).in_turn(numbers, x[bad]))
@@ -120,26 +121,36 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
 
 def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor]:
     """The stages of the layers as the solution of one equation, and the states that follow, (batch, layers, *shape)."""
-    assert isinstance(pass_.scheme, Theta)
-    theta, count = pass_.scheme.theta, len(numbers)
+    theta, count = pass_.scheme.chord, len(numbers)
+    assert theta is not None
     first = pass_.interval(numbers[0])
-    options = dataclasses.replace(first.options, solver=Newton(), on_failure="ignore")
-    first = dataclasses.replace(first, options=options)
+    first = dataclasses.replace(first, options=_group_options(first.options, numbers))
     lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
     F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
-    start = _sweep(F, b.detach(), first.length) if w0 is None else w0
+    start = _sweep(F, b.detach(), first.step) if w0 is None else w0
     # An error of a stage enters the equations of all later layers, divided by theta.
-    solution = first.solve(F, b, first.length, start, amplification=count / pass_.scheme.smallest)
-    if recovers(pass_.scheme):
+    solution = first.solve(F, b, first.step, start, amplification=count / pass_.scheme.solved_at)
+    if recovers(theta):
         return solution, recovered(float(theta), x, solution.value)
-    return solution, b + first.length * F.with_mix(lower)(solution.value)
+    return solution, b + first.step * F.with_mix(lower)(solution.value)
 
 
-def recovers(scheme: Scheme) -> bool:
-    """Whether the states can be recovered from the stages alone."""
-    return isinstance(scheme, Theta) and not isinstance(scheme.theta, Tensor) and scheme.theta >= 0.5
+def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
+    """Samples that fail together are solved for in turn, which reports failures. The backward solve has no second try,
+    and keeps the policy of the block."""
+    adjoint, place = options.adjoint, options.place
+    if isinstance(adjoint, ImplicitAdjoint) and adjoint.on_failure is None:
+        adjoint = dataclasses.replace(adjoint, on_failure=options.on_failure)
+    if place is not None:
+        place = dataclasses.replace(place, last=numbers[-1])
+    return dataclasses.replace(options, solver=Newton(), adjoint=adjoint, on_failure="ignore", place=place)
+
+
+def recovers(theta: Number | None) -> bool:
+    """Whether the states are recovered from the stages alone: an error of a stage must not grow from layer to layer."""
+    return theta is not None and not isinstance(theta, Tensor) and theta >= 0.5
 
 
 def _accurate(pass_: "Pass", solution: Solution) -> Tensor:

@@ -15,7 +15,6 @@ from resolvent.equation.function import time_columns
 from resolvent.equation.solution import Solution, Status, Work
 from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.schemes.theta import Theta
 from resolvent.solvers.newton import Newton
 
 if TYPE_CHECKING:
@@ -71,14 +70,14 @@ class Compiled(Strategy):
             if steps is None:
                 steps = together(pass_, numbers, x)
                 self._learn(start, steps)
+                # The derivatives of a block must not depend on whether it has been compiled yet.
+                steps = tuple(Step(Carry((_FirstOrder.apply(step.state),)), step.solutions) for step in steps)
             yield from steps
             x = steps[-1].state
 
     def _attempt(self, pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...] | None:
         """The steps of a group by a compiled function, or None where it has to be solved as usual."""
-        if numbers.start not in self._steps or (
-            isinstance(pass_.scheme, Theta) and isinstance(pass_.scheme.theta, Tensor)
-        ):
+        if numbers.start not in self._steps or isinstance(pass_.scheme.chord, Tensor):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
@@ -103,8 +102,7 @@ def _own_code(function: Callable[..., GroupResult]) -> Callable[..., GroupResult
 
 
 def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
-    assert isinstance(pass_.scheme, Theta)
-    theta = float(pass_.scheme.theta)
+    theta = pass_.scheme.solved_at
     first = pass_.interval(numbers[0])
     times = first.time(theta)
     if not pass_.vector_field.autonomous:
@@ -112,7 +110,7 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     asked = pass_.options.stopping
     tight = asked.tightened(len(numbers) / theta, x.dtype)
     tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
-    return Group(pass_.field, times, first.length, theta, *tolerances)
+    return Group(pass_.field, times, first.step, theta, *tolerances)
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:

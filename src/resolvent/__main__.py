@@ -1,6 +1,0 @@
-"""python -m resolvent."""
-
-from resolvent.cli import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,98 @@
+"""`jvp`: the outputs of a network and their derivative in a direction."""
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.block import Block
+from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.function import as_vector_field
+from resolvent.equation.jacobian import Jacobian
+from resolvent.equation.solution import Solution
+from resolvent.schemes.interval import Field, Number
+from resolvent.schemes.scheme import Carry
+
+
+class JvpResult(NamedTuple):
+    """The result of `jvp`.
+
+    Attributes:
+        outputs: y, (batch, *image).
+        tangents: dy/dx v, of the same shape.
+        trajectories: of the blocks of midpoint form that were passed, in their order.
+        solves: for the tangents, in their order; none where layers are explicit.
+    """
+
+    outputs: Tensor
+    tangents: Tensor
+    trajectories: tuple[Trajectory, ...] = ()
+    solves: tuple[Solution, ...] = ()
+
+
+def jvp(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> JvpResult:
+    """The outputs of a network and their derivative in the direction v, both of which can be differentiated in turn.
+
+    A step of a block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
+
+        dw = dx + theta h F'(w) dw,      dy = dx + h F'(w) dw,
+
+    a step of the same scheme through the linear field F'(w). It is solved like the step itself, and its gradient is
+    found by implicit differentiation, for which first derivatives of the solves are enough: the default
+    `ImplicitAdjoint()` gives exact gradients. All else goes through `torch.func.jvp`, where a solve needs
+    `ImplicitAdjoint(order=2)` for gradients of the tangents.
+
+    Arguments:
+        model: maps (batch, *shape) to (batch, *image), each sample alone. An `nn.Sequential` is followed module by
+            module.
+        x: (batch, *shape).
+        v: like x.
+    """
+    if x.shape != v.shape:
+        raise ValueError(f"the direction must have the shape {tuple(x.shape)} of the inputs, got {tuple(v.shape)}.")
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        result = JvpResult(x, v)
+        for module in model:
+            outputs, tangents, trajectories, solves = jvp(module, result.outputs, result.tangents)
+            result = JvpResult(outputs, tangents, result.trajectories + trajectories, result.solves + solves)
+        return result
+    # In inference mode torch loses the tangents of a solve.
+    with outside_inference(x, v) as (x, v):
+        if isinstance(model, Block) and model.scheme.chord is not None:
+            return _through_steps(model, x, v)
+        # torch refuses expanded tensors, whose entries share memory.
+        return JvpResult(*torch.func.jvp(model, (x.contiguous(),), (v.contiguous(),)))
+
+
+def _through_steps(block: Block, x: Tensor, v: Tensor) -> JvpResult:
+    scheme = block.scheme
+    theta = scheme.chord
+    assert theta is not None
+    solves: tuple[Solution, ...] = ()
+    # States and tangents use the same frozen weights.
+    with frozen_weights(block.field) as field:
+        pass_ = block._pass(x, 0.0, field)
+        trajectory = block._trajectory(pass_, x)
+        # The guess is for states, not for tangents.
+        pass_ = dataclasses.replace(pass_, guess=None)
+        for n, (start, end) in enumerate(pairwise(trajectory.states)):
+            interval = pass_.interval(n)
+            along = _Linearized(field, interval.time(theta), start + theta * (end - start))
+            step = scheme.step(dataclasses.replace(interval, field=as_vector_field(along)), Carry((v,)))
+            v, solves = step.state, solves + step.solutions
+    return JvpResult(trajectory.states[-1], v, (trajectory,), solves)
+
+
+class _Linearized:
+    """The field of the tangents, v to F'(t, w) v with t and w given; no more work than F itself."""
+
+    def __init__(self, field: Field, t: Number, w: Tensor) -> None:
+        self.linear_part = getattr(field, "linear_part", None)
+        self._jacobian = Jacobian(lambda state: field(t, state), w, detach=False)
+
+    def __call__(self, _: Number, v: Tensor) -> Tensor:
+        return self._jacobian.product(v)

@@ -1,0 +1,47 @@
+"""Other options for the solves of a model, for a while."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from resolvent.blocks.block import Block
+from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.solver import Plan
+from resolvent.equation.stopping import StoppingRule
+from resolvent.solvers.resolve import solve_options
+
+
+@contextmanager
+def solved_with(
+    model: nn.Module,
+    *,
+    solver: Plan | None = None,
+    stopping: StoppingRule | None = None,
+    adjoint: Adjoint | None = None,
+    on_failure: str | None = None,
+) -> Iterator[None]:
+    """Changes how the blocks of a model solve their equations; on exit they are as before.
+
+        with rs.blocks.solved_with(model, stopping=rs.Stopping(rtol=1e-8)):
+            accurate = model(x)
+
+    The blocks themselves are changed, so other threads see it too. `block.options` holds the present choices.
+
+    Arguments:
+        model: a block, or a module with blocks in it.
+        solver: see `Block`, as are stopping, adjoint and on_failure; None keeps what each block has.
+    """
+    before = [(block, block.options) for block in model.modules() if isinstance(block, Block)]
+    try:
+        for block, own in before:
+            block.options = solve_options(
+                own.solver if solver is None else solver,
+                own.stopping if stopping is None else stopping,
+                own.adjoint if adjoint is None else adjoint,
+                own.on_failure if on_failure is None else on_failure,
+            )
+        yield
+    finally:
+        for block, own in before:
+            block.options = own

@@ -1,0 +1,150 @@
+"""A contender makes training steps of a task, and shows its states and gradients."""
+
+import copy
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent_lab.bench.layers import remade
+from resolvent_lab.bench.memory import peak_bytes
+from resolvent_lab.bench.task import Convert, Task, with_layers
+
+KINDS = ("train", "infer")
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contender computes.
+
+    Attributes:
+        states: for each block of the model (num_steps + 1, batch, *shape), the states at the ends of its layers.
+        gradients: in the order of the model's parameters.
+    """
+
+    states: list[Tensor]
+    gradients: list[Tensor]
+
+
+class Contender(ABC):
+    """One way to make a training step ("train") or a forward pass without gradients ("infer")."""
+
+    name: str
+
+    @abstractmethod
+    def seconds(self, kind: str, repeats: int) -> float:
+        """Seconds that one step takes, on average over some repeats."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome: ...
+
+    @abstractmethod
+    def peak(self) -> int:
+        """The most bytes that were allocated at a time during a training step, beyond those allocated before."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        return
+
+
+class TorchContender(Contender):
+    """Layers in PyTorch, in this process."""
+
+    def __init__(self, name: str, task: Task, convert: Convert) -> None:
+        self.name, self.task, self.convert = name, task, convert
+        self.model = with_layers(task.model, convert)
+        self.called: Callable[..., Any] = self.model
+        self.device = next(self.model.parameters()).device
+        self.batch: Sequence[Tensor] = task.batch
+        generator = torch.Generator().manual_seed(0)
+        weights = [parameter.detach().clone() for parameter in self.model.parameters()]
+        moves = [torch.randn(weight.shape, generator=generator).sign().to(weight) for weight in weights]
+        self.weights = [weights, [w + LEARNING_RATE * move for w, move in zip(weights, moves, strict=True)]]
+
+    def seconds(self, kind: str, repeats: int) -> float:
+        act, change = {"train": (self.train, self._update), "infer": (self.infer, self._renew)}[kind]
+        total = 0.0
+        for _ in range(repeats):
+            change()
+            self._wait()
+            start = time.perf_counter()
+            act()
+            self._wait()
+            total += time.perf_counter() - start
+        return total / repeats
+
+    def train(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+        self.task.loss(self.called, self.batch).backward()
+
+    @torch.no_grad()
+    def infer(self) -> None:
+        self.task.loss(self.called, self.batch)
+
+    @torch.no_grad()
+    def _update(self) -> None:
+        """Goes to weights as far away as a step of Adam, and back the next time: starts from the last step's solution
+        are as good as in training, and normalised weights have to be normalised anew."""
+        self.weights.reverse()
+        for parameter, weight in zip(self.model.parameters(), self.weights[0], strict=True):
+            parameter.copy_(weight)
+
+    def _renew(self) -> None:
+        """Other data: nothing can be known of a forward pass beforehand."""
+        self.batch = [
+            part + 1e-3 * torch.randn_like(part) if part.is_floating_point() else part for part in self.task.batch
+        ]
+
+    def outcome(self) -> Outcome:
+        model = with_layers(self.task.model, lambda block: Recorded(self.convert(block)))
+        self.task.loss(model, self.task.batch).backward()
+        recorded = [module for module in model.modules() if isinstance(module, Recorded)]
+        states = [states for module in recorded for states in module.seen]
+        return Outcome(states, [_gradient(parameter) for parameter in model.parameters()])
+
+    def peak(self) -> int:
+        # Compiled layers learn in a first step and compile in a second one.
+        for _ in range(3):
+            self.train()
+        self.model.zero_grad(set_to_none=True)
+        return peak_bytes(self.train, self.device)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Recorded(nn.Module):
+    """Keeps the states that go through some layers."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__()
+        self.layers = layers
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trajectory(x).states[-1]
+
+    def trajectory(self, x: Tensor) -> Any:
+        trajectory = self.layers.trajectory(x)
+        self.seen.append(trajectory.states.detach())
+        return trajectory
+
+
+def exact(task: Task) -> Outcome:
+    """The task in double precision, solved to 1e-9: what gradients are compared with."""
+    batch = [part.double() if part.is_floating_point() else part for part in task.batch]
+    double = dataclasses.replace(task, model=copy.deepcopy(task.model).double().eval(), batch=batch)
+    return TorchContender("exact", double, partial(remade, stopping=rs.Stopping(rtol=1e-9))).outcome()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()

@@ -1,0 +1,123 @@
+"""How cost, iterations and memory grow with the size and the difficulty of a network: row B5."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import resolvent as rs
+from resolvent_lab.bench.contender import TorchContender
+from resolvent_lab.bench.layers import Explicit
+from resolvent_lab.bench.measure import measure
+from resolvent_lab.bench.rows import Network
+from resolvent_lab.bench.task import Task, blocks
+
+Series = list[dict[str, Any]]
+POLICIES = ("store", "checkpoint", "reversible")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A network of layers of theta = 1/2 that dissipate, of which one property is varied at a time."""
+
+    depth: int = 5
+    batch: int = 20
+    dimension: int = 2
+    stiffness: float = 3.0
+    tolerance: float = 1e-6
+    horizon: float = 5.0
+    double: bool = False
+
+    def task(self, device: str, **options: Any) -> Task:
+        torch.manual_seed(0)
+        inner = rs.fields.MLP(self.dimension, 20, 2, bound=1.0)
+        field = rs.fields.Bounded(inner, -self.stiffness, 0.0, scale=0.5)
+        stopping = rs.Stopping(rtol=self.tolerance, atol=0.0)
+        layers = rs.ThetaBlock(field, 0.5, self.depth, self.horizon, stopping=stopping, **options)
+        dtype = torch.float64 if self.double else torch.float32
+        batch = tuple(torch.randn(self.batch, self.dimension, device=device, dtype=dtype) for _ in range(2))
+        return Task("B5", "growth", 0.5, self.tolerance, Network(layers).to(device, dtype), batch, _loss)
+
+
+AXES: dict[str, tuple[Setup, Sequence[float]]] = {
+    "depth": (Setup(), (1, 3, 10, 30, 100, 300, 1000)),
+    "batch": (Setup(), (1, 8, 64, 512, 4096, 8192)),
+    "dimension": (Setup(), (2, 4, 8, 16, 32, 64, 256, 1024, 4096)),
+    # Rounding of a stiff field alone exceeds the tolerance in single precision.
+    "stiffness": (Setup(double=True), (1, 10, 100, 1e3, 1e4, 1e5, 1e6)),
+    "tolerance": (Setup(double=True), (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)),
+}
+
+
+def growth(
+    device: str,
+    rounds: int,
+    seconds: float,
+    limit: float = float("inf"),
+    save: Callable[[dict[str, Series]], None] = lambda series: None,
+) -> dict[str, Series]:
+    """All series by name; `limit` leaves out what is larger, for a quick look, and `save` is told of each point."""
+    series: dict[str, Series] = {axis: [] for axis in (*AXES, "memory")}
+    for axis, (setup, values) in AXES.items():
+        for value in values:
+            if value <= limit:
+                varied = dataclasses.replace(setup, **{axis: type(getattr(setup, axis))(value)})
+                series[axis].append(_point(value, varied, device, rounds, seconds))
+                save(series)
+    for depth in (int(depth) for depth in AXES["depth"][1] if depth <= limit):
+        # Over a short time states can be recovered from the last one.
+        series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, horizon=1.0), device))
+        save(series)
+    return series
+
+
+def _point(value: float, setup: Setup, device: str, rounds: int, seconds: float) -> dict[str, Any]:
+    task = setup.task(device)
+    contenders = [
+        TorchContender(name, task, convert) for name, convert in (("explicit", Explicit), ("resolvent", _itself))
+    ]
+    try:
+        with torch.no_grad():
+            solutions = next(iter(blocks(task.model).values())).trajectory(task.batch[0]).solutions
+        times = measure(contenders, rounds, seconds)
+    except rs.ResolventError as failure:
+        return {"value": value, "failure": str(failure).splitlines()[0]}
+    steps = torch.stack([solution.steps.double().mean() for solution in solutions])
+    return {
+        "value": value,
+        "iterations": steps.mean().item(),
+        "seconds": {name: entry["train"]["seconds"] for name, entry in times.items()},
+        "ratio": times["resolvent"]["train"]["ratio"],
+    }
+
+
+def _memory(setup: Setup, device: str) -> dict[str, Any]:
+    """Peak bytes of a training step, explicit and by each policy."""
+    explicit: dict[str, Callable[[], TorchContender]] = {
+        "explicit": lambda: TorchContender("explicit", setup.task(device), Explicit)
+    }
+    policies = {policy: _with_policy(setup, device, policy) for policy in POLICIES}
+    return {"value": setup.depth, "bytes": {name: _peak(make) for name, make in (explicit | policies).items()}}
+
+
+def _with_policy(setup: Setup, device: str, policy: str) -> Callable[[], TorchContender]:
+    return lambda: TorchContender(policy, setup.task(device, memory=policy), _itself)
+
+
+def _peak(make: Callable[[], TorchContender]) -> int | None:
+    try:
+        return make().peak()
+    except rs.ResolventError:
+        return None
+
+
+def _itself(block: rs.ThetaBlock) -> rs.ThetaBlock:
+    return block
+
+
+def _loss(model: Any, batch: Any) -> Tensor:
+    start, target = batch
+    return F.mse_loss(model.layers(start), target)

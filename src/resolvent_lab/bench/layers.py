@@ -1,0 +1,86 @@
+"""Theta layers in the hands of others, and the layers of this library."""
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent_lab.bench.task import Convert, Task
+
+
+class Layers(nn.Module, ABC):
+    """The layers of a block, made one by one in some other way: a subclass says how to make one.
+
+    Weights are computed once a pass, as the block itself does it.
+    """
+
+    def __init__(self, block: rs.ThetaBlock) -> None:
+        super().__init__()
+        self.field = block.field
+        self.theta, self.h, self.num_steps = float(block.theta), float(block.step_size), block.num_steps
+
+    @abstractmethod
+    def layer(self, n: int, t: float, x: Tensor) -> Tensor:
+        """The n-th, y = x + h F(t, (1 - theta) x + theta y)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._states(x)[-1]
+
+    def trajectory(self, x: Tensor) -> rs.blocks.Trajectory:
+        times = self.h * torch.arange(self.num_steps + 1, device=x.device)
+        return rs.blocks.Trajectory(times, torch.stack(self._states(x)), ())
+
+    def _states(self, x: Tensor) -> list[Tensor]:
+        states = [x]
+        with rs.blocks.frozen_weights(self) as layers:
+            for n in range(self.num_steps):
+                t = (n + stage(self.theta)) * self.h
+                states.append(layers.layer(n, t, states[-1]))
+        return states
+
+
+def stage(theta: float) -> float:
+    """The fraction of its step at which a layer reads the field.
+
+    The fields of all tasks are constant in time within a step. At its end the next piece of a piecewise one begins.
+    """
+    return theta if theta < 1 else 0.5
+
+
+class Explicit(Layers):
+    """The ordinary residual network, in the fewest lines of PyTorch: what implicitness is compared with."""
+
+    def __init__(self, block: rs.ThetaBlock) -> None:
+        super().__init__(block)
+        self.theta = 0.0
+
+    def layer(self, n: int, t: float, x: Tensor) -> Tensor:
+        value: Tensor = x + self.h * self.field(t, x)
+        return value
+
+
+def remade(old: rs.ThetaBlock, **options: Any) -> rs.ThetaBlock:
+    """The same layers, solved for in another way."""
+    return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
+
+
+def ours(task: Task) -> dict[str, Convert]:
+    """What this library has to offer for a task, by name; the first is what all others are compared with."""
+    plain = partial(remade, stopping=rs.Stopping(rtol=task.tolerance, atol=0.0))
+    offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": plain}
+    if task.row in ("B1", "B2"):
+        offers["resolvent, compiled"] = partial(plain, mode="compiled")
+        offers["resolvent, layer by layer"] = partial(plain, mode="sequential")
+    else:
+        offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
+    return offers
+
+
+def paper(task: Task) -> dict[str, Convert]:
+    """The paper's method with the solvers of this library: L-BFGS on |r|^2 forward, GMRES backward."""
+    stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
+    adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
+    return {"L-BFGS and GMRES": partial(remade, solver=rs.LBFGS(memory=10), stopping=stopping, adjoint=adjoint)}

@@ -1,0 +1,65 @@
+"""Other libraries: each is a small file outside of the package, and shows the best of its settings."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import resolvent as rs
+from resolvent_lab.bench.accuracy import gradient_error, residual
+from resolvent_lab.bench.contender import Contender, Outcome
+from resolvent_lab.bench.task import Task
+
+# Rounding of the states is in what is measured, too.
+ROOM = 1.25
+
+
+def load(name: str, folder: Path) -> ModuleType:
+    """The file that knows how to use a library; an ImportError tells that the library is not installed."""
+    path = folder / f"{name}.py"
+    if not path.exists():
+        known = sorted(file.stem for file in folder.glob("*.py"))
+        raise ValueError(f"there is no {path}: choose among {known}, or name their folder with --peers-from.")
+    spec = importlib.util.spec_from_file_location(f"resolvent_peer_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | None, list[dict[str, Any]]]:
+    """The fastest of a library's settings that reaches the tolerance of a task, and what each of them did.
+
+    A library that cannot solve the equations of theta layers says so by SAME_EQUATIONS = False: the fastest of its
+    settings then counts, whatever its residual.
+    """
+    limit = ROOM * task.tolerance if getattr(module, "SAME_EQUATIONS", True) else math.inf
+    fastest: Contender | None = None
+    least = math.inf
+    report: list[dict[str, Any]] = []
+    for setting, make in module.candidates(task).items():
+        contender: Contender = make()
+        report.append({"setting": setting, **_try(contender, task, exact, limit)})
+        if report[-1]["fit"] and report[-1]["seconds"] < least:
+            contender, fastest, least = fastest or contender, contender, report[-1]["seconds"]
+        if contender is not fastest:
+            contender.close()
+    return fastest, report
+
+
+def _try(contender: Contender, task: Task, exact: Outcome, limit: float) -> dict[str, Any]:
+    try:
+        outcome = contender.outcome()
+        reached = residual(task, outcome.states)
+        error = gradient_error(outcome.gradients, exact.gradients)
+        if not reached <= limit:
+            return {"residual": reached, "gradient_error": error, "fit": False}
+        contender.seconds("train", 1)
+        seconds = min(contender.seconds("train", 1) for _ in range(2))
+    except (RuntimeError, ValueError, rs.ResolventError) as failure:
+        return {"failure": (str(failure).splitlines() or [type(failure).__name__])[0], "fit": False}
+    return {"residual": reached, "gradient_error": error, "seconds": seconds, "fit": True}

@@ -1,0 +1,120 @@
+"""The networks of the table."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent_lab.bench.layers import Explicit
+from resolvent_lab.bench.task import Task, with_layers
+
+THETAS = (0.5, 1.0)
+SCALE = 0.2
+"""S of the bounded fields. It starts at 0.1; trained networks have means of 0.11 to 0.34 in their layers."""
+
+
+class Network(nn.Module):
+    """Nothing but layers."""
+
+    def __init__(self, layers: rs.ThetaBlock) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.layers(x)
+        return states
+
+
+def trained(task: Task, steps: int) -> Task:
+    """The same task after some steps of Adam with explicit layers: fields are harmless before they have learned."""
+    model = with_layers(task.model, Explicit)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        adam.zero_grad()
+        task.loss(model, task.batch).backward()
+        adam.step()
+    task.model.load_state_dict(model.state_dict())
+    return task
+
+
+def regression(theta: float, device: str, training: int = 300) -> Task:
+    """The sine, from the last state of five layers in the plane."""
+    torch.manual_seed(0)
+    model = Network(rs.ThetaBlock(rs.fields.MLP(2, 10, 3), theta, num_steps=5, horizon=5.0)).to(device)
+    x = torch.linspace(-5, 5, 20, device=device)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        start, target = batch
+        return F.mse_loss(model(start)[:, 1], target)
+
+    batch = (torch.stack([x, torch.zeros_like(x)], dim=1), x.sin())
+    return trained(Task("B1", "regression", theta, 1e-6, model, batch, loss), training)
+
+
+def lotka_volterra(theta: float, device: str, training: int = 150) -> Task:
+    """Predator and prey, from all states of fifty layers in the plane."""
+    torch.manual_seed(0)
+    model = Network(rs.ThetaBlock(rs.fields.MLP(2, 20, 4, activation=nn.ReLU()), theta, 50, 10.0)).to(device)
+
+    def truth(t: Any, z: Tensor) -> Tensor:
+        prey, predator = z.unbind(-1)
+        return torch.stack([prey * (2 / 3 - 4 / 3 * predator), predator * (prey - 1)], dim=-1)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        (orbits,) = batch
+        error: Tensor = model.layers.trajectory(orbits[0]).states - orbits
+        return error[1:].square().sum(-1).mean()
+
+    start = torch.tensor([[1.0, predator] for predator in (1.0, 1.2, 1.4, 1.6, 1.8)])
+    fine = rs.Block(truth, rs.schemes.RungeKutta(rs.schemes.tableaux.RK4), num_steps=500, horizon=10.0)
+    batch = (fine.trajectory(start).states[::10].to(device),)
+    return trained(Task("B2", "Lotka-Volterra", theta, 1e-6, model, batch, loss), training)
+
+
+def resnet(theta: float, device: str, count: int = 128) -> Task:
+    """The residual network for MNIST, on random images of its size."""
+    torch.manual_seed(0)
+    model = rs.models.implicit_resnet18(theta, channels=8, normalization="bounded", scale=SCALE, stem_gain=1.0)
+    model = model.to(device)
+    batch = (torch.rand(count, 1, 28, 28, device=device), torch.randint(10, (count,), device=device))
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        images, labels = batch
+        return F.cross_entropy(model(images), labels)
+
+    return Task("B3", "ResNet-18 for MNIST", theta, 1e-3, model, batch, loss)
+
+
+def convolutions(
+    theta: float, device: str, count: int = 256, channels: int = 64, size: int = 32, autocast: bool = False
+) -> Task:
+    """Four layers that share one field of two wide convolutions."""
+    torch.manual_seed(0)
+    field = rs.fields.Bounded(rs.fields.Conv(channels, size=(size, size), bound=1.0), -3.0, 1.0, scale=SCALE)
+    model = Network(rs.ThetaBlock(field, theta, num_steps=4, horizon=4.0)).to(device)
+    batch = tuple(torch.randn(count, channels, size, size, device=device) for _ in range(2))
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        start, target = batch
+        with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=autocast):
+            return F.mse_loss(model(start).to(target.dtype), target)
+
+    title = f"{channels} channels{', bfloat16' if autocast else ''}"
+    return Task("B4", title, theta, 5e-3 if autocast else 1e-3, model, batch, loss)
+
+
+def convolutions_bfloat16(theta: float, device: str, **options: Any) -> Task:
+    """The same with the field evaluated in bfloat16."""
+    return convolutions(theta, device, autocast=True, **options)
+
+
+ROWS: dict[str, tuple[Callable[..., Task], ...]] = {
+    "B1": (regression,),
+    "B2": (lotka_volterra,),
+    "B3": (resnet,),
+    "B4": (convolutions, convolutions_bfloat16),
+}
+"""The tasks of each row, made of theta and device; further arguments make them smaller."""

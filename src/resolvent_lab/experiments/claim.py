@@ -1,0 +1,139 @@
+"""A claim of the paper as a number that is measured and an interval in which it has to lie."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from resolvent_lab.experiments.network import Config
+
+if TYPE_CHECKING:
+    from resolvent_lab.experiments.results import Results
+    from resolvent_lab.experiments.run import Run
+
+
+class NotRunError(LookupError):
+    """A claim needs a run that is not among the results."""
+
+
+class FailedError(NotRunError):
+    """A claim needs a run that failed."""
+
+
+class Runs:
+    """The runs of one experiment with one seed; no claim is judged by what a failed one leaves of a sweep."""
+
+    def __init__(self, runs: "Sequence[Run]", failed: Sequence[Config] = ()) -> None:
+        self.runs = runs
+        self.failed = failed
+
+    def __call__(self, metric: str, **settings: Any) -> Any:
+        """A metric of the one run with these settings."""
+        for run in self.runs:
+            if all(getattr(run.config, name) == value for name, value in settings.items()):
+                return run.metrics[metric]
+        self._refuse(lambda config: all(getattr(config, name) == value for name, value in settings.items()))
+        raise NotRunError(f"no run with {settings}")
+
+    def all(self, metric: str, where: Callable[[Any], bool]) -> list[Any]:
+        """A metric of all runs whose configuration is as asked; at least one."""
+        self._refuse(where)
+        found = [run.metrics[metric] for run in self.runs if where(run.config)]
+        if not found:
+            raise NotRunError("no such run")
+        return found
+
+    def ratios(self, metric: str, where: Callable[[Any], bool], over: Mapping[str, tuple[Any, Any]]) -> list[float]:
+        """The metric at one value of a setting divided by that at another, over={name: (one, other)}, where asked."""
+        ((name, (one, other)),) = over.items()
+        self._refuse(lambda config: where(config) and getattr(config, name) == one)
+        quotients = []
+        for run in self.runs:
+            if where(run.config) and getattr(run.config, name) == one:
+                rest = {key: value for key, value in vars(run.config).items() if key != name}
+                quotients.append(run.metrics[metric] / self(metric, **rest, **{name: other}))
+        if not quotients:
+            raise NotRunError(f"no run with {name} = {one}")
+        return quotients
+
+    def _refuse(self, where: Callable[[Any], bool]) -> None:
+        if any(where(config) for config in self.failed):
+            raise FailedError("such a run failed")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, and the number that decides it: it has to lie between low and high, for every seed.
+
+    Attributes:
+        statement: of the paper.
+        quantity: what is measured, in words.
+        measure: the number, from the runs of a seed.
+        low, high: its limits.
+        own: whether the limits are ours, because the paper shows but a trend.
+    """
+
+    statement: str
+    quantity: str
+    measure: Callable[[Runs], float]
+    low: float = -math.inf
+    high: float = math.inf
+    own: bool = False
+
+    @property
+    def criterion(self) -> str:
+        own = " (own limit)" if self.own else ""
+        if self.low == -math.inf:
+            return f"≤ {self.high:g}{own}"
+        return (f"≥ {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}") + own
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim with what was measured, a number for each seed that has the runs it needs.
+
+    Attributes:
+        failed: seeds for which it could not be measured, because a run had failed.
+    """
+
+    claim: Claim
+    values: tuple[float, ...]
+    failed: int = 0
+
+    @property
+    def successes(self) -> int:
+        return sum(self.claim.low <= value <= self.claim.high for value in self.values)
+
+    @property
+    def verdict(self) -> str:
+        if not self.values:
+            return "not run"
+        return "reproduced" if self.successes == len(self.values) else "not reproduced"
+
+    @property
+    def seeds(self) -> str:
+        """For how many of the seeds it holds."""
+        return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
+
+
+def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
+    """What becomes of the claims of one experiment."""
+    failed = [failure.config for failure in results.failures]
+    numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})
+    seeds = [
+        Runs([run for run in results.runs if run.config.seed == seed], [c for c in failed if c.seed == seed])
+        for seed in numbers
+    ]
+    return [_judge(claim, seeds) for claim in claims]
+
+
+def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
+    values, failed = [], 0
+    for runs in seeds:
+        try:
+            values.append(float(claim.measure(runs)))
+        except FailedError:
+            failed += 1
+        except NotRunError:
+            continue
+    return Outcome(claim, tuple(values), failed)

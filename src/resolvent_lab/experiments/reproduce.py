@@ -1,0 +1,92 @@
+"""The paper's experiments, from one command to a report."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from resolvent_lab.experiments.catalogue import chosen
+from resolvent_lab.experiments.mnist.attacks import available
+from resolvent_lab.experiments.results import collect
+from resolvent_lab.experiments.summary import verdicts, write_summary
+from resolvent_lab.experiments.sweep import SweepError, Task, sweep
+
+
+def train(
+    experiment: str,
+    quick: bool = False,
+    theta: Sequence[float] | None = None,
+    seeds: int = 1,
+    jobs: int | None = None,
+    out: Path = Path("results"),
+    attacks: str | None = None,
+    attack_images: int | None = None,
+    **images: Any,
+) -> None:
+    """Train the networks that are missing in a folder of results, without a report.
+
+    Arguments:
+        experiment: a name of `EXPERIMENTS`, or "all".
+        quick: a small version of the same.
+        theta: of the layers; None takes those of the paper.
+        seeds: how often everything is repeated, with the seeds 0, 1, ...
+        jobs: parallel processes; None takes as many as there are cores.
+        out: the folder.
+        attacks: "quick", "full" or "thorough" attacks on the networks for images once they are trained, or "none";
+            None takes "none".
+        attack_images: how many held-out images are attacked.
+        images: for the experiments with images, see `resolvent_lab.experiments.mnist.columns.configs`.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
+    if theta and not all(0 <= value <= 1 for value in theta):
+        raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
+    experiments = sorted(chosen(experiment), key=lambda each: -each.duration)
+    tasks: list[Task] = []
+    for each in experiments:
+        extras = {key: images[key] for key in each.extras if key in images}
+        tasks += [(each.name, config) for config in each.configs(quick, theta, seeds, **extras)]
+    sweep(tasks, out, _processes(jobs))
+    if attacks is None or attacks == "none":
+        return
+    for each in experiments:
+        if each.attack is not None:
+            each.attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
+
+
+def reproduce(
+    experiment: str,
+    quick: bool = False,
+    theta: Sequence[float] | None = None,
+    seeds: int = 1,
+    jobs: int | None = None,
+    out: Path = Path("results"),
+    attacks: str | None = None,
+    attack_images: int | None = None,
+    **images: Any,
+) -> None:
+    """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
+
+    The arguments are those of `train`; attacks are carried out by default where their library is installed, though not
+    in the quick version. The report is about all that the folder holds; if runs failed, it says so, and an error
+    follows it.
+    """
+    from resolvent_lab.experiments.report import write_report  # needs matplotlib, which training does not
+
+    if attacks is None and available() and not quick:
+        attacks = "full"
+    failed = None
+    try:
+        train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
+    except SweepError as error:
+        failed = error
+    results = collect(out)
+    write_summary(out, results)
+    report = write_report(out, results, _processes(jobs))
+    print(f"{verdicts(results)}\n\nThe report: {report}")
+    if failed:
+        raise failed
+
+
+def _processes(jobs: int | None) -> int:
+    return (os.cpu_count() or 1) if jobs is None else jobs

@@ -1,0 +1,6 @@
+"""Labelled images: where they come from, how they are split, and how they reach a network."""
+
+from resolvent_lab.images.module import ImageModule as ImageModule
+from resolvent_lab.images.sources import load as load
+from resolvent_lab.images.split import Images as Images
+from resolvent_lab.images.split import Split as Split

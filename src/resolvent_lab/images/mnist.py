@@ -1,0 +1,92 @@
+"""MNIST, from a folder with its four files, or from the network."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from resolvent_lab.images.idx import read_idx
+from resolvent_lab.images.split import Images, Split
+
+# Sums (SHA-256) of the files as their authors published them.
+FILES = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+VALIDATION = 10_000
+
+
+def is_mnist(folder: Path) -> bool:
+    """Whether a folder has one of the files."""
+    return any((folder / name).exists() or (folder / name).with_suffix("").exists() for name in FILES)
+
+
+def read_mnist(folder: Path, train: int = 1000) -> Split:
+    """The first images of the training set, as in the paper; its last 10,000 for validation; the test set.
+
+    Arguments:
+        folder: with the four files, packed or not.
+        train: how many to train on.
+    """
+    parts = {name: _labelled(folder, name) for name in ("train", "t10k")}
+    rest = len(parts["train"].labels) - train
+    if train < 1 or rest < 2:
+        raise ValueError(f"{folder} has {rest + train} images to train on, of which {train} cannot be taken.")
+    last = parts["train"].take(slice(len(parts["train"].labels) - min(VALIDATION, rest // 2), None))
+    return Split(parts["train"].take(slice(train)), last, parts["t10k"])
+
+
+def download_mnist(
+    cache: Path | None = None, mirrors: Sequence[str] = MIRRORS, sums: dict[str, str] | None = None
+) -> Path:
+    """The folder with the files, fetched where they are missing.
+
+    Arguments:
+        cache: the folder; by default one in the user's cache.
+        mirrors: addresses, tried one after the other.
+        sums: SHA-256 sums of the files by name.
+    """
+    try:
+        import pooch  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError(
+            'the download of MNIST needs pooch (pip install "resolvent[images]"); or give a folder with its files by '
+            "--data-dir DIR."
+        ) from None
+    folder = Path(pooch.os_cache("resolvent")) / "mnist" if cache is None else cache
+    pooch.get_logger().setLevel("ERROR")
+    for name, known in (sums or FILES).items():
+        reasons = []
+        for mirror in mirrors:
+            try:
+                pooch.retrieve(mirror + name, f"sha256:{known}", fname=name, path=folder)
+                break
+            except (OSError, ValueError) as error:  # no connection, a refusal, a part of the file, or another file
+                reasons.append(f"{mirror}: {str(error).splitlines()[0][:120]}")
+        else:
+            raise ValueError(
+                f"could not fetch {name} of MNIST ({'; '.join(reasons)}). Try again with a connection, or put the four "
+                f"files {', '.join(FILES)} into a folder and give it by --data-dir DIR."
+            )
+    return folder
+
+
+def _labelled(folder: Path, part: str) -> Images:
+    images, labels = (_read(folder, f"{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
+        raise ValueError(
+            f"the files {part}-* in {folder} do not belong together: images {tuple(images.shape)}, labels "
+            f"{tuple(labels.shape)}."
+        )
+    return Images(images[:, None].float() / 255, labels.long())
+
+
+def _read(folder: Path, name: str) -> Tensor:
+    packed = folder / name
+    path = packed if packed.exists() else packed.with_suffix("")
+    if not path.exists():
+        raise ValueError(f"there is no {name} in {folder}: MNIST consists of {', '.join(FILES)}.")
+    return read_idx(path)

@@ -1,0 +1,71 @@
+"""Images of one's own: a folder with a subfolder of pictures for each class, or arrays in an NPZ file."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent_lab.images.split import Images, Split, stratified
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def read_folder(folder: Path, train: int | None) -> Split:
+    """Pictures by class: folder/CLASS/*.png and the like, all of one size; classes are numbered by their names."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [[path for path in sorted(c.iterdir()) if path.suffix.lower() in _PICTURES] for c in classes]
+    if len(classes) < 2 or not all(found):
+        raise ValueError(
+            f"{folder} must have a subfolder of pictures for each of two classes or more, got "
+            f"{ {c.name: len(paths) for c, paths in zip(classes, found, strict=True)} }; MNIST consists of four files."
+        )
+    pictures = [_picture(path) for paths in found for path in paths]
+    if len({tuple(picture.shape) for picture in pictures}) > 1:
+        shapes = sorted({tuple(picture.shape) for picture in pictures})
+        raise ValueError(f"the pictures in {folder} must be of one size and all in colour or all grey, got {shapes}.")
+    labels = torch.tensor([label for label, paths in enumerate(found) for _ in paths])
+    return stratified(Images(torch.stack(pictures), labels), train)
+
+
+def read_npz(path: Path, train: int | None) -> Split:
+    """Arrays `images`, (n, height, width) or (n, height, width, channels), and `labels`, (n,).
+
+    Images are bytes, or numbers in [0, 1].
+    """
+    with np.load(path) as arrays:
+        missing = {"images", "labels"} - set(arrays)
+        if missing:
+            raise ValueError(f"{path} must have arrays images and labels, got {sorted(arrays)}.")
+        images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
+    if images.dim() not in (3, 4) or labels.shape != images.shape[:1] or labels.is_floating_point():
+        raise ValueError(
+            f"{path} must have images (n, height, width) or (n, height, width, channels) and whole numbers (n,) for "
+            f"labels, got images {tuple(images.shape)} and {labels.dtype} labels {tuple(labels.shape)}."
+        )
+    pixels = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)
+    classes, numbered = labels.unique(return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"{path} must have two classes or more, got {classes.tolist()}.")
+    return stratified(Images(_unit(pixels, path), numbered), train)
+
+
+def _unit(pixels: Tensor, path: Path) -> Tensor:
+    if pixels.dtype == torch.uint8:
+        return pixels.float() / 255
+    pixels = pixels.float()
+    if not bool(((pixels >= 0) & (pixels <= 1)).all()):
+        low, high = float(pixels.min()), float(pixels.max())
+        raise ValueError(f"images in {path} must be bytes or lie in [0, 1], got {low:.4g} to {high:.4g}.")
+    return pixels
+
+
+def _picture(path: Path) -> Tensor:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError('pictures need pillow: pip install "resolvent[images]"') from None
+    with Image.open(path) as picture:
+        grey = picture.mode in ("1", "L", "I;16", "I", "F")
+        pixels = torch.from_numpy(np.array(picture.convert("L" if grey else "RGB")))
+    return (pixels[None] if grey else pixels.permute(2, 0, 1)).float() / 255

@@ -1,0 +1,50 @@
+"""What can be proved: the distance within which no attack whatever changes the class."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.analysis import certified_radius, lipschitz_bound
+from resolvent_lab.robustness.budget import Budget
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge
+
+
+def certified_radii(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    lipschitz: float | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> Tensor:
+    """(n,), the l2 distance within which each image is certainly classified correctly; minus infinity where it is not.
+
+    Arguments:
+        model: images -> scores.
+        images: (n, channels, height, width).
+        labels: (n,).
+        lipschitz: a Lipschitz constant of the model; `rs.analysis.lipschitz_bound` is asked by default.
+        batch_size: images in one pass.
+
+    Reference: Tsuzuku, Sato and Sugiyama, Lipschitz-margin training, 2018.
+    """
+    bound = lipschitz_bound(model, tuple(images.shape[1:])) if lipschitz is None else lipschitz
+    radii = torch.cat([certified_radius(model, x, bound) for x in images.split(batch_size)])
+    return radii.masked_fill(~judge(model, images, labels, batch_size).correct, -math.inf)
+
+
+def certified_accuracy(radii: Tensor, distances: Sequence[float]) -> list[float]:
+    """For each distance the fraction of the images that no perturbation of that l2 norm can make the model err on."""
+    return [fraction(radii >= distance) for distance in distances]
+
+
+def refuted(radii: Tensor, images: Tensor, outcome: Outcome) -> Tensor:
+    """(n,), where an attack succeeded within the certified radius: nowhere, if all is as it should be.
+
+    Arguments:
+        radii: (n,), of the images.
+        images: (n, channels, height, width), before the attack.
+        outcome: of the attack, in whatever norm.
+    """
+    return ~outcome.correct & (Budget("l2", 1.0).distance(images, outcome.images) < radii)
