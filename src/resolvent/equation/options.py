@@ -34,8 +34,8 @@ class Place:
     def __str__(self) -> str:
         times = torch.as_tensor(self.t).detach().flatten()
         t = f"{times[0].item():.4g}" if len(times) == 1 else f"{times.min().item():.4g} to {times.max().item():.4g}"
-        several = self.last is not None and self.last > self.layer
-        layers = f"layers {self.layer + 1} to {self.last + 1}" if several else f"layer {self.layer + 1}"
+        last = self.layer if self.last is None else self.last
+        layers = f"layers {self.layer + 1} to {last + 1}" if last > self.layer else f"layer {self.layer + 1}"
         return f"{layers} of {self.count} (t = {t})"
 
 

@@ -156,7 +156,7 @@ class Scores(nn.Module):
         return self.passes(images)[0]
 
 
-def failures(trajectories: Sequence[rs.Trajectory], others: Sequence[rs.Solution] = ()) -> Tensor:
+def failures(trajectories: Sequence[rs.blocks.Trajectory], others: Sequence[rs.Solution] = ()) -> Tensor:
     """How many solves of samples did not converge, 0-d."""
     solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
     failed = [(~solution.converged).sum() for solution in solutions]
