@@ -53,7 +53,7 @@ def test_solves_make_the_steps_they_are_told_to(eager: list[Any], mode: str) -> 
     fast = rs.cuda_graph(model, x, steps=1)
     few = fast(x)
     assert 0 < fast.unconverged <= 3 * len(x)
-    model[1].strategy = rs.LayerByLayer()
+    model[1].strategy = rs.blocks.LayerByLayer()
     assert (few - model(x)).abs().max() > 1e-8
     fast = rs.cuda_graph(model, x, steps=12)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-9, atol=1e-9)

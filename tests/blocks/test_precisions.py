@@ -139,7 +139,6 @@ def test_images(place: str, mode: str, dtype: torch.dtype, how: str, device: str
 @pytest.mark.parametrize("normalization", ["free", "bounded"])
 def test_a_network_for_images(normalization: str, dtype: torch.dtype, how: str, device: str) -> None:
     # With smaller images torch's own gradient of a bfloat16 convolution of 1 x 1 pixels is wrong on some processors.
-    model = rs.models.implicit_resnet18(
-        0.5, 4, input_shape=(1, 16, 16), normalization=normalization, stem_gain=1.0, stopping=rs.Stopping()
-    )
+    options = {"architecture": "authors", "layers": 1, "stem_gain": 1.0, "stopping": rs.Stopping(), "low": -1.0}
+    model = rs.models.implicit_resnet18(0.5, 4, input_shape=(1, 16, 16), normalization=normalization, **options)
     check(model.to(device).eval(), torch.rand(3, 1, 16, 16, device=device), dtype, how, MANY_LAYERS)
