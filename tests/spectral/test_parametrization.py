@@ -239,6 +239,18 @@ def test_functional_calls_and_transforms_leave_no_trace():
     assert vector(layer) is frozen
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, lambda f: torch.func.jacrev(f)], ids=["call", "jacrev"])
+def test_the_norm_of_weights_from_outside_is_kept_within_the_bound(transform):
+    layer, shape = build("linear")
+    eye = torch.eye(*shape, *shape)
+    for _ in range(3):
+        weight = 5 * torch.randn_like(original(layer))
+        weights = {"parametrizations.weight.original": weight, "bias": torch.zeros(5)}
+        found = transform(lambda x, weights=weights: torch.func.functional_call(layer, weights, (x,)))(eye)
+        matrix = found.T if found.dim() == 2 else torch.stack([found[0, i, 0] for i in range(5)])
+        assert torch.linalg.matrix_norm(matrix, 2) == pytest.approx(1.0, rel=1e-9)
+
+
 def test_inference_mode_leaves_a_vector_that_can_be_differentiated():
     layer, shape = build("linear")
     with torch.inference_mode():

@@ -2,6 +2,8 @@
 
 from resolvent.blocks.block import Block as Block
 from resolvent.blocks.check_field import check_field as check_field
+from resolvent.blocks.cuda_graph import CudaGraph as CudaGraph
+from resolvent.blocks.cuda_graph import cuda_graph as cuda_graph
 from resolvent.blocks.implicit import make_implicit as make_implicit
 from resolvent.blocks.jvp import JvpResult as JvpResult
 from resolvent.blocks.jvp import jvp as jvp

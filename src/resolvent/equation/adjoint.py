@@ -193,6 +193,8 @@ class ImplicitAdjoint(AttachedAdjoint):
         solution = solve(system, plan, stopping, system.precondition(system.b))
         if self.callback is not None:
             self.callback(solution)
+        if options.observe is not None:
+            options.observe(solution)
         if not stopping.fixed:
             report(system, solution, self.on_failure or options.on_failure, options.place)
         return solution.value

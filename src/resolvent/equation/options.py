@@ -1,6 +1,7 @@
 """The choices that all solves of a pass share."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.failure import check_policy
+from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 
@@ -21,16 +23,20 @@ class Place:
     Attributes:
         layer, count: the number of the layer, from 0, and how many there are.
         t: the time at its start.
+        last: the number of the last layer, where several are solved for together.
     """
 
     layer: int
     count: int
     t: float | Tensor
+    last: int | None = None
 
     def __str__(self) -> str:
         times = torch.as_tensor(self.t).detach().flatten()
         t = f"{times[0].item():.4g}" if len(times) == 1 else f"{times.min().item():.4g} to {times.max().item():.4g}"
-        return f"layer {self.layer + 1} of {self.count} (t = {t})"
+        last = self.layer if self.last is None else self.last
+        layers = f"layers {self.layer + 1} to {last + 1}" if last > self.layer else f"layer {self.layer + 1}"
+        return f"{layers} of {self.count} (t = {t})"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class SolveOptions:
         adjoint: an `Adjoint`.
         on_failure: "raise", "warn" or "ignore".
         place: where the equation stands, for messages; None where it stands alone.
+        observe: called with the `Solution` of every solve, forward and backward.
     """
 
     solver: Plan
@@ -50,6 +57,7 @@ class SolveOptions:
     adjoint: Any
     on_failure: str
     place: Place | None = None
+    observe: Callable[[Solution], None] | None = None
 
     def __post_init__(self) -> None:
         check_policy(self.on_failure)

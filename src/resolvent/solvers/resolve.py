@@ -103,6 +103,8 @@ def resolve_with(
     first = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     with full_precision(b.device):
         solution, value = options.adjoint.differentiable(problem, Start(first, w0, reuse), options)
+    if options.observe is not None:
+        options.observe(solution)
     return dataclasses.replace(solution, value=value.to(b.dtype))
 
 

@@ -19,7 +19,8 @@ class SpectralNorm(nn.Module):
 
     The vector moves only when the weight has changed, never because the weight was read: between two steps of an
     optimiser all evaluations of a layer, forward and backward, see the same norm. In a functional call and within
-    transforms of `torch.func` weight and vector are both given from outside, and nothing is stored.
+    transforms of `torch.func` the norm of the given weight is measured, and nothing is stored; an ensemble, where
+    `vmap` gives a weight to each copy, takes the vectors that come with the weights.
     """
 
     vector: Tensor
@@ -45,8 +46,10 @@ class SpectralNorm(nn.Module):
                 # A second thread waits for the vector rather than taking the old one or measuring it again.
                 with self._following:
                     self._follow(weight)
+                vector = self.vector.clone() if self._recorded else self.vector
+            else:
+                vector = self._measured(weight)
             # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
-            vector = self.vector.clone() if self._recorded else self.vector
             ratio: Tensor = torch.linalg.vector_norm(self.operator(weight, vector)) / self.bound
         smallest = torch.finfo(ratio.dtype).tiny if self.always else 1.0
         return weight / ratio.clamp(min=smallest)
@@ -58,6 +61,21 @@ class SpectralNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"bound={self.bound}, power_iterations={self.power_iterations}, always={self.always}"
+
+    def _measured(self, weight: Tensor) -> Tensor:
+        """The vector of a weight that is not the layer's own, as in a functional call; nothing is stored.
+
+        For weights of an ensemble, one in each copy of a vmapped function, it is the vector that was given: how long a
+        measurement takes depends on the weight.
+        """
+        if _capturing(weight) or _one_per_copy(weight):
+            return self.vector
+        return self._leading_vector(weight)
+
+    def _leading_vector(self, weight: Tensor) -> Tensor:
+        # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
+        generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
+        return operator_norm(partial(self.operator, weight.detach()), self.vector + generic / generic.norm())[1]
 
     def _follow(self, weight: Tensor) -> None:
         """Advance the vector if the weight has changed since it was last seen."""
@@ -71,14 +89,12 @@ class SpectralNorm(nn.Module):
         one_step_behind = self._seen is not None and self.training
         # A tensor made in inference mode cannot take part in a backward pass later.
         with torch.inference_mode(False):
-            A = partial(self.operator, weight.detach())
             if one_step_behind:
+                A = partial(self.operator, weight.detach())
                 norm, vector = power_iteration(A, self.vector, self.power_iterations)
                 require_finite(norm)
             else:
-                # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
-                generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
-                _, vector = operator_norm(A, self.vector + generic / generic.norm())
+                vector = self._leading_vector(weight)
             self._seen = weight.detach().clone()
         self._replace(vector)
         self._converged = not one_step_behind
@@ -118,6 +134,15 @@ class _CopyableLock:
 
     def __reduce__(self) -> tuple[type["_CopyableLock"], tuple[()]]:
         return _CopyableLock, ()
+
+
+def _one_per_copy(weight: Tensor) -> bool:
+    """Whether a vmap is running in which the weight is another one in each copy."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(weight):
+        if torch._C._functorch.is_batchedtensor(weight):
+            return True
+        weight = torch._C._functorch.get_unwrapped(weight)
+    return False
 
 
 def _capturing(weight: Tensor) -> bool:

@@ -23,6 +23,10 @@ class Network(nn.Module):
         super().__init__()
         self.layers = layers
 
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.layers(x)
+        return states
+
 
 def trained(task: Task, steps: int) -> Task:
     """The same task after some steps of Adam with explicit layers: fields are harmless before they have learned."""
@@ -44,7 +48,7 @@ def regression(theta: float, device: str, training: int = 300) -> Task:
 
     def loss(model: Any, batch: Any) -> Tensor:
         start, target = batch
-        return F.mse_loss(model.layers(start)[:, 1], target)
+        return F.mse_loss(model(start)[:, 1], target)
 
     batch = (torch.stack([x, torch.zeros_like(x)], dim=1), x.sin())
     return trained(Task("B1", "regression", theta, 1e-6, model, batch, loss), training)
@@ -96,7 +100,7 @@ def convolutions(
     def loss(model: Any, batch: Any) -> Tensor:
         start, target = batch
         with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=autocast):
-            return F.mse_loss(model.layers(start).to(target.dtype), target)
+            return F.mse_loss(model(start).to(target.dtype), target)
 
     title = f"{channels} channels{', bfloat16' if autocast else ''}"
     return Task("B4", title, theta, 5e-3 if autocast else 1e-3, model, batch, loss)

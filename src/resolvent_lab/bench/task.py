@@ -24,7 +24,7 @@ class Task:
         tolerance: for |z - x - theta h F(z)| / max(|x|, |z|), z = (1 - theta) x + theta y, of every layer and sample.
         model: with theta layers in it, as instances of `ThetaBlock`.
         batch: its data.
-        loss: maps the model and its data to a number.
+        loss: maps the model, or something that is called like it, and its data to a number.
     """
 
     row: str
@@ -33,7 +33,7 @@ class Task:
     tolerance: float
     model: nn.Module
     batch: Any
-    loss: Callable[[nn.Module, Any], Tensor]
+    loss: Callable[[Any, Any], Tensor]
 
     @property
     def name(self) -> str:

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+import resolvent as rs
 from lab.experiments.small_network import SMALL
+from resolvent.solvers.resolve import solve_options
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.network import Mnist
-from resolvent_lab.experiments.mnist.recording import Pass, never_looking
 from seeding import shifted
 
 IMPLICIT: dict[str, Any] = {
@@ -21,28 +22,16 @@ IMPLICIT: dict[str, Any] = {
 }
 
 
-def test_solves_make_the_steps_they_are_told_to_and_failures_are_counted() -> None:
-    model = MnistConfig(**IMPLICIT, rtol=1e-6).build()
-    images = torch.rand(5, 1, 8, 8)
-    with never_looking(model, 1):
-        _, few = Pass(model)(images)
-        solutions = [
-            s for trajectory in model.forward_with_trajectories(images).trajectories for s in trajectory.solutions
-        ]
-    assert max(int(solution.steps.max()) for solution in solutions) == 1
-    assert few == sum(int((~solution.converged).sum()) for solution in solutions) > 0
-    with never_looking(model, 60):
-        logits, none = Pass(model)(images)
-    assert none == 0
-    torch.testing.assert_close(logits, model(images), rtol=1e-5, atol=1e-6)
-
-
-def test_blocks_solve_as_before_afterwards() -> None:
-    model = MnistConfig(**IMPLICIT).build()
-    before = [stage.options for stage in model.stages]
-    with never_looking(model, 3):
-        assert all(stage.options.stopping.fixed for stage in model.stages)
-    assert [stage.options for stage in model.stages] == before
+@pytest.mark.parametrize("penalty", [{}, {"sensitivity": 0.1}], ids=["pass", "jvp"])
+def test_failures_are_counted(penalty: dict[str, Any]) -> None:
+    torch.set_default_dtype(torch.float32)
+    options = {"rtol": 1e-6, "graph_steps": 30, **penalty}
+    network = Mnist(MnistConfig(**IMPLICIT, **options)).train()
+    batch = torch.rand(5, 1, 8, 8), torch.arange(5) % 4
+    assert network.terms(batch)["failed_solves"] == 0
+    for stage in network.model.stages:
+        stage.options = solve_options(rs.Anderson(), rs.FixedSteps(1, rtol=1e-6), None, "ignore")
+    assert network.terms(batch)["failed_solves"] > 0
 
 
 def test_a_number_of_steps_below_zero_is_refused() -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
-from resolvent.equation.adjoint import UnrolledAdjoint
+from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Function, mixed
 from resolvent.equation.norms import rms, select
+from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
@@ -123,8 +124,7 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     theta, count = pass_.scheme.chord, len(numbers)
     assert theta is not None
     first = pass_.interval(numbers[0])
-    options = dataclasses.replace(first.options, solver=Newton(), on_failure="ignore")
-    first = dataclasses.replace(first, options=options)
+    first = dataclasses.replace(first, options=_group_options(first.options, numbers))
     lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
     F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
@@ -135,6 +135,17 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     if recovers(theta):
         return solution, recovered(float(theta), x, solution.value)
     return solution, b + first.step * F.with_mix(lower)(solution.value)
+
+
+def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
+    """Samples that fail together are solved for in turn, which reports failures. The backward solve has no second try,
+    and keeps the policy of the block."""
+    adjoint, place = options.adjoint, options.place
+    if isinstance(adjoint, ImplicitAdjoint) and adjoint.on_failure is None:
+        adjoint = dataclasses.replace(adjoint, on_failure=options.on_failure)
+    if place is not None:
+        place = dataclasses.replace(place, last=numbers[-1])
+    return dataclasses.replace(options, solver=Newton(), adjoint=adjoint, on_failure="ignore", place=place)
 
 
 def recovers(theta: Number | None) -> bool:

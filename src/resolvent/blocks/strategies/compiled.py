@@ -70,6 +70,8 @@ class Compiled(Strategy):
             if steps is None:
                 steps = together(pass_, numbers, x)
                 self._learn(start, steps)
+                # The derivatives of a block must not depend on whether it has been compiled yet.
+                steps = tuple(Step(Carry((_FirstOrder.apply(step.state),)), step.solutions) for step in steps)
             yield from steps
             x = steps[-1].state
 

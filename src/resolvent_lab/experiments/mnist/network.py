@@ -1,7 +1,6 @@
 """The network in training."""
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ import resolvent as rs
 from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import measure
-from resolvent_lab.experiments.mnist.recording import Pass, PassWithTangents, Recorder, Scores, failures
 from resolvent_lab.experiments.network import Metrics, Network
 from resolvent_lab.images import ImageModule, Split, load
 from resolvent_lab.robustness.gradient import adversarial_images
@@ -36,6 +34,7 @@ class Mnist(Network):
             divergence=config.alpha_div, jacobian=config.alpha_jac, power=config.power
         )
         self.sensitivity = rs.regularizers.Sensitivity(config.sensitivity, config.measure)
+        self._graphs: dict[str, Any] = {}
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
 
@@ -54,13 +53,13 @@ class Mnist(Network):
     def _penalised(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, penalty, and how many solves of samples failed."""
         if self.config.sensitivity:
-            logits, tangents, failed = self._passes_with_tangents(images, torch.randn_like(images))
+            logits, tangents, failed = self._passed_with_tangents(images, torch.randn_like(images))
             return logits, self.sensitivity.of(logits, tangents), failed
         if self.config.alpha_div or self.config.alpha_jac:
             logits, trajectories = self.model.forward_with_trajectories(images)
             penalties = [self.penalise(b.field, t).total for b, t in zip(self.model.stages, trajectories, strict=True)]
-            return logits, torch.stack(penalties).mean(), failures(trajectories, logits)
-        logits, failed = self._passes(images)
+            return logits, torch.stack(penalties).mean(), failures(trajectories)
+        logits, failed = self._passed(images)
         return logits, logits.new_zeros(()), failed
 
     def _examples(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -68,23 +67,35 @@ class Mnist(Network):
         if self.config.training == "noise":
             return images + self.config.noise * torch.randn_like(images)
         if self.config.training == "adversarial":
-            scores = Scores(self.model, self._passes)
+            scores = Scores(self.model, self._passed)
             return adversarial_images(scores, images, labels, self.config.budget, self.config.attack_steps)
         return images
 
-    @cached_property
-    def _passes(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        return self._recorded(Pass)
+    def _passed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and how many solves of samples failed."""
+        if self._replays:
+            return self._replayed("pass", self.model, images)
+        logits, trajectories = self.model.forward_with_trajectories(images)
+        return logits, failures(trajectories)
 
-    @cached_property
-    def _passes_with_tangents(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-        return self._recorded(PassWithTangents)
+    def _passed_with_tangents(self, images: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, their derivatives in these directions, and how many solves of samples failed."""
+        if self._replays:
+            (logits, tangents), failed = self._replayed("jvp", WithTangents(self.model), images, directions)
+            return logits, tangents, failed
+        logits, tangents, trajectories, solves = rs.jvp(self.model, images, directions)
+        return logits, tangents, failures(trajectories, solves)
 
-    def _recorded(self, passing: type[Pass | PassWithTangents]) -> Callable[..., Any]:
-        """The pass, as a CUDA graph where that was asked for."""
-        if self.config.graph_steps and self.device.type == "cuda":
-            return Recorder(passing, self.model, self.config.graph_steps)
-        return passing(self.model).forward
+    @property
+    def _replays(self) -> bool:
+        return self.config.graph_steps > 0 and self.device.type == "cuda"
+
+    def _replayed(self, name: str, module: nn.Module, *inputs: Tensor) -> tuple[Any, Tensor]:
+        """The outputs of a module as a CUDA graph, and how many solves of samples failed."""
+        if name not in self._graphs:
+            self._graphs[name] = rs.cuda_graph(module, inputs, self.config.graph_steps)
+        outputs = self._graphs[name](*inputs)
+        return outputs, self._graphs[name].unconverged
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         # Summed where they are: to read a number of the device in each step would make it wait each time.
@@ -119,6 +130,37 @@ class Mnist(Network):
         measured = measure(self.model, self.config, batches, machine.device())
         self.model.cpu()
         return measured
+
+
+class WithTangents(nn.Module):
+    """Images and directions to logits and their derivatives in these directions."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        logits, tangents, *_ = rs.jvp(self.model, images, directions)
+        return logits, tangents
+
+
+class Scores(nn.Module):
+    """The logits alone, of any passes through a model."""
+
+    def __init__(self, model: nn.Module, passes: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.model = model
+        self.passes = passes
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.passes(images)[0]
+
+
+def failures(trajectories: Sequence[rs.blocks.Trajectory], others: Sequence[rs.Solution] = ()) -> Tensor:
+    """How many solves of samples did not converge, 0-d."""
+    solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
+    failed = [(~solution.converged).sum() for solution in solutions]
+    return torch.stack(failed).sum() if failed else torch.zeros(())
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -1,0 +1,241 @@
+"""Passes through a model that are recorded once and replayed as CUDA graphs."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from resolvent.blocks.block import Block
+from resolvent.blocks.strategies import LayerByLayer
+from resolvent.equation.adjoint import ImplicitAdjoint
+from resolvent.equation.options import SolveOptions
+from resolvent.equation.solution import Solution, Status
+from resolvent.equation.stopping import FixedSteps
+from resolvent.equation.torch_func import transforming, whole
+from resolvent.errors import DerivativeOrderError, ResolventError
+
+
+def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int) -> "CudaGraph":
+    """Records a pass through a model, forward and backward, as CUDA graphs: a replay launches all kernels at once.
+
+        fast = rs.cuda_graph(model, x, steps=8)
+        logits = fast(x)
+        fast.unconverged  # 0-d tensor
+
+    Small networks spend most of their time launching kernels, so that a training step becomes several times as fast. A
+    graph cannot decide anything by the data. So in a recorded pass all solves of the blocks make the same number of
+    steps, layer by layer, with no fallback, and do not report failure: read `unconverged` now and then. The model
+    itself is not changed, and can be called as before in between.
+
+    Arguments:
+        model: on a GPU. It may contain other layers beside blocks, and no decision that waits for the device.
+        example: its inputs, one tensor or several, of the shapes to record first.
+        steps: of each solve, forward and backward. Take as many as the solves of an eager pass need at most
+            (`block.trajectory(x).solutions[0].steps.max()`), and some more, since weights change.
+    """
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    fast = CudaGraph(model, steps)
+    fast.record(*inputs)
+    return fast
+
+
+class CudaGraph:
+    """A model in the form of CUDA graphs, see `cuda_graph`, which makes one.
+
+    Called like the model, with tensors alone, it returns what the model would. There is one graph for each combination
+    of input shapes, training flags, autocast and whether gradients are wanted. A new combination is recorded when it
+    first occurs, in a few passes through the model; batch norms count these passes. So is everything when weights
+    have moved in memory, as by `model.to(...)`. What optimisers or `load_state_dict` write to them is seen.
+
+    The graphs keep what one backward pass needs. A call can be differentiated once, and before the next call; all else
+    raises.
+    """
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model must be an nn.Module, whose blocks and weights can be found, got {model!r}.")
+        self.model = model
+        self.steps = FixedSteps(steps).steps
+        self._recordings: dict[object, _Recording] = {}
+        self._last: _Recording | None = None
+        self._places: list[int] = []
+
+    @property
+    def unconverged(self) -> Tensor:
+        """How many solves of samples did not converge in the last call, 0-d, on its device.
+
+        The solves of its backward pass are counted once that has run. To read the number waits for the device.
+        """
+        if self._last is None:
+            raise ValueError("nothing was solved yet: call the recorded model first.")
+        return self._last.count.clone()
+
+    def record(self, *inputs: Tensor) -> "_Recording":
+        """The graphs for inputs like these, and for the present state of the model."""
+        _refuse_other_devices(inputs)
+        places = [weight.data_ptr() for weight in self.model.parameters()]
+        if places != self._places:
+            self._recordings.clear()
+            self._places = places
+        key = self._key(inputs)
+        if key not in self._recordings:
+            self._recordings[key] = _Recording(self.model, inputs, self.steps)
+        return self._recordings[key]
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        self._last = self.record(*inputs)
+        return self._last(inputs)
+
+    def _key(self, inputs: Sequence[Tensor]) -> object:
+        device = inputs[0].device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return (
+            tuple((x.shape, x.dtype, x.device, x.requires_grad) for x in inputs),
+            tuple(weight.requires_grad for weight in self.model.parameters()),
+            tuple(module.training for module in self.model.modules()),
+            torch.is_grad_enabled(),
+            autocast,
+        )
+
+
+class _Recording:
+    """One graph of the forward pass, and one of the backward pass.
+
+    Attributes:
+        count: 0-d, see `CudaGraph.unconverged`; written by the graphs.
+        open: the number of the call that can still be differentiated.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], steps: int) -> None:
+        self.model = model
+        self.steps = steps
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.open: int | None = None
+        self._calls = 0
+        self._number_of_inputs = len(inputs)
+        device, recording = inputs[0].device, torch.is_grad_enabled()
+        autocast = torch.autocast(
+            device.type,
+            torch.get_autocast_dtype(device.type),
+            torch.is_autocast_enabled(device.type),
+            cache_enabled=False,  # A replay has to convert the weights anew.
+        )
+        with torch.inference_mode(False), torch.set_grad_enabled(recording), autocast:
+            self.count = torch.zeros((), dtype=torch.int64, device=device)
+            examples = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+            # The weights are among the arguments, so that their gradients come out.
+            with _explaining_waits():
+                self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
+                    self._run, (*examples, *self.weights), allow_unused_input=True
+                )
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Any:
+        self._calls += 1
+        self.open = self._calls
+        outputs, structure = tree_flatten(self._replay(*_CopiedGradients.apply(*inputs, *self.weights)))
+        return tree_unflatten(_CopiedOutputs.apply(self, self._calls, *outputs), structure)
+
+    def _run(self, *arguments: Tensor) -> Any:
+        with torch.no_grad():
+            self.count.zero_()
+        with fixed_steps(self.model, self.steps, self._count):
+            return self.model(*arguments[: self._number_of_inputs])
+
+    @torch.no_grad()
+    def _count(self, solution: Solution) -> None:
+        self.count.add_((whole(solution.status) != Status.CONVERGED).sum())
+
+
+@contextmanager
+def fixed_steps(model: nn.Module, steps: int, observe: Callable[[Solution], None]) -> Iterator[None]:
+    """The blocks of the model make a fixed number of steps in each solve, and show their solutions; afterwards they
+    are as before."""
+    before = [(block, block.options, block.strategy) for block in model.modules() if isinstance(block, Block)]
+    try:
+        for block, options, _ in before:
+            block.options = _with_fixed_steps(options, steps, observe)
+            block.strategy = LayerByLayer()
+        yield
+    finally:
+        for block, options, strategy in before:
+            block.options, block.strategy = options, strategy
+
+
+def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solution], None]) -> SolveOptions:
+    adjoint = options.adjoint
+    if isinstance(adjoint, ImplicitAdjoint):  # Its own tolerance would be checked.
+        adjoint = dataclasses.replace(adjoint, stopping=None, on_failure=None)
+    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=options.stopping.atol)
+    return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
+
+
+@contextmanager
+def _explaining_waits() -> Iterator[None]:
+    """Adds to the error of CUDA what may have caused it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "captur" not in str(error):
+            raise
+        raise ValueError(
+            "the pass waits for the device somewhere, and cannot be recorded. In blocks a learned theta does, "
+            "memory='reversible', rs.NewtonKrylov(), rs.Chord(), and fully implicit Runge-Kutta schemes; in layers of "
+            "your own whatever reads a number, such as .item(), or makes a tensor from one."
+        ) from error
+
+
+def _refuse_other_devices(inputs: Sequence[Any]) -> None:
+    if transforming():
+        raise ValueError("a CUDA graph cannot be replayed inside torch.func transforms: call the model itself there.")
+    if not inputs or not all(isinstance(x, Tensor) for x in inputs):
+        raise ValueError(f"the inputs of a CUDA graph must be tensors, got {inputs!r}.")
+    if not all(x.is_cuda for x in inputs):
+        places = ", ".join(sorted({str(x.device) for x in inputs}))
+        raise ValueError(
+            f"CUDA graphs need a CUDA device, and the inputs are on {places}: move the model and its inputs there with "
+            ".cuda(), or call the model itself."
+        )
+
+
+class _CopiedGradients(torch.autograd.Function):
+    """The tensors as they are, with copies of their gradients: a graph writes the next ones to the same place."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # Unused weights have no gradient.
+        return tuple(x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        # Many small copies in few kernels.
+        copies = iter(torch._foreach_mul([g for g in gradients if g is not None], 1.0))
+        return tuple(None if g is None else next(copies) for g in gradients)
+
+
+class _CopiedOutputs(torch.autograd.Function):
+    """Copies of the outputs, which the next call overwrites. Refuses a backward pass that would read what another call
+    or another backward pass has overwritten."""
+
+    @staticmethod
+    def forward(ctx: Any, recording: _Recording, call: int, *outputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.recording, ctx.call = recording, call
+        return tuple(output.clone() for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise DerivativeOrderError(
+                "a CUDA graph has first derivatives only, and a graph of them was asked for (create_graph=True): call "
+                "the model itself."
+            )
+        if ctx.recording.open != ctx.call:
+            raise ResolventError(
+                "a CUDA graph keeps what one backward pass of its last call needs: differentiate every call at most "
+                "once, and before the next call, or call the model itself."
+            )
+        ctx.recording.open = None
+        return None, None, *cotangents
