@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.blocks import ThetaBlock
+from resolvent.extending import Solver
 from resolvent.fields import MLP, Bounded, Field
 
 PAGE = Path(__file__).parent.parent / "docs" / "blocks.md"
@@ -85,7 +86,7 @@ def problems() -> dict[str, tuple[Counted, Tensor, int, float]]:
     }
 
 
-def cost(field: Counted, x: Tensor, num_steps: int, horizon: float, solver: rs.Solver, guess: str, reuse: bool) -> str:
+def cost(field: Counted, x: Tensor, num_steps: int, horizon: float, solver: Solver, guess: str, reuse: bool) -> str:
     """Evaluations of the field a step, and how many of these came with a Jacobian."""
     block = ThetaBlock(field, 0.5, num_steps, horizon, solver=solver, guess=guess, reuse=reuse)
     field.calls = 0

@@ -10,6 +10,7 @@ import torch
 
 import resolvent as rs
 from manufactured import LINEAR_SOLVERS, PROBLEMS, Case
+from resolvent.extending import Solver
 
 PAGE = Path(__file__).parent.parent / "docs" / "choose-a-solver.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -25,6 +26,7 @@ FORWARD = [
     rs.Newton(),
     rs.Chord(),
     rs.NewtonKrylov(),
+    rs.PseudoTransient(),
     rs.Anderson(),
     rs.Broyden(),
     rs.Picard(),
@@ -43,14 +45,14 @@ def outcome(solution: rs.Solution, work: str) -> str:
     return f"*{reason}*" if len(failed) == len(solution.status) else f"*{reason} ({len(failed)} of 5)*"
 
 
-def forward(case: Case, solver: rs.Solver) -> str:
+def forward(case: Case, solver: Solver) -> str:
     with torch.no_grad():
         solution = rs.resolve(case.F, case.b, case.tau, solver=solver, on_failure="ignore")
     products = solution.vjps + solution.jvps
     return outcome(solution, f"{solution.evaluations}" + (f" + {products}" if products else ""))
 
 
-def backward(case: Case, solver: rs.Solver) -> str:
+def backward(case: Case, solver: Solver) -> str:
     seen: list[rs.Solution] = []
     b = case.b.clone().requires_grad_()
     adjoint = rs.ImplicitAdjoint(solver, on_failure="ignore", callback=seen.append)
@@ -59,7 +61,7 @@ def backward(case: Case, solver: rs.Solver) -> str:
     return outcome(seen[0], str(seen[0].vjps))
 
 
-def table(run, solvers: list[rs.Solver]) -> list[str]:
+def table(run, solvers: list[Solver]) -> list[str]:
     names = [type(s).__name__ + (f"({s.restart})" if isinstance(s, rs.GMRES) else "") for s in solvers]
     lines = ["| problem | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for problem in PROBLEMS:

@@ -130,7 +130,7 @@ def resnet() -> nn.Module:
     )
 
 
-def penalised(penalty: Callable[[Any, rs.Trajectory], Any]) -> Example:
+def penalised(penalty: Callable[[Any, rs.blocks.Trajectory], Any]) -> Example:
     """A penalty of the trajectory of a block."""
 
     def build() -> Callable[[Tensor], Any]:
@@ -295,7 +295,7 @@ EXAMPLES: dict[str, Example] = {
     "estimators.trace": Example(lambda: partial(estimators.trace, mlp(), 0.0, probes=6, hutchpp=True)),
     "estimators.trace: of a function of the state": Example(lambda: partial(estimators.trace, nn.Linear(4, 4), None)),
     "estimators.trace_and_frobenius": Example(lambda: partial(estimators.trace_and_frobenius, mlp(), 0.0, exact=True)),
-    "fields.Autonomous": field_example(lambda: fields.Autonomous(nn.Linear(4, 4), linear_part=-0.1)),
+    "Autonomous: with a linear part": field_example(lambda: fields.Autonomous(nn.Linear(4, 4), linear_part=-0.1)),
     "fields.Bounded": field_example(lambda: fields.Bounded(fields.MLP(4, 6, 1, bound=1.0), -3.0, 0.5)),
     "fields.Conv": field_example(lambda: fields.Conv(2, 2, size=(4, 4), activation=nn.Tanh()), IMAGES),
     "fields.ConvexGradient": Example(

@@ -14,10 +14,9 @@ from typing import Any
 import resolvent as rs
 from examples_of_use import EXAMPLES, Example, block, solving, stepping
 from resolvent import plotting, schemes
-from resolvent.blocks.memory import Memory
-from resolvent.blocks.strategies import Strategy
+from resolvent.blocks import Memory, Strategy
+from resolvent.extending import Adjoint, LinearSolver, Plan
 from resolvent.schemes import tableaux
-from resolvent.solvers.linear import LinearSolver
 
 PUBLIC: dict[str, ModuleType] = {
     "": rs,
@@ -28,13 +27,21 @@ PUBLIC: dict[str, ModuleType] = {
 
 
 def public_names() -> Iterator[tuple[str, Any]]:
-    """Every public name of the library with what it stands for; modules are entered, not named."""
+    """Every public name of the library with what it stands for; modules are entered, not named.
+
+    A class or a function that several modules have is named by the first, which is the top for what is there.
+    """
+    seen: set[int] = set()
     for prefix, module in PUBLIC.items():
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         for name in names:
             value = getattr(module, name)
-            if not isinstance(value, ModuleType) and getattr(value, "__module__", "resolvent").startswith("resolvent"):
-                yield f"{prefix}.{name}".lstrip("."), value
+            own = getattr(value, "__module__", "resolvent").startswith("resolvent")
+            if isinstance(value, ModuleType) or not own or id(value) in seen:
+                continue
+            if inspect.isclass(value) or inspect.isfunction(value):
+                seen.add(id(value))
+            yield f"{prefix}.{name}".lstrip("."), value
 
 
 def examples() -> dict[str, Example]:
@@ -68,9 +75,9 @@ def by_kind(value: Any) -> Example | None:
         return solving(solver=rs.NewtonKrylov(linear=value()))
     if issubclass(value, rs.Fallback):
         return solving(solver=value((rs.Picard(), rs.Newton())))
-    if issubclass(value, rs.Plan):
+    if issubclass(value, Plan):
         return solving(solver=value())
-    if issubclass(value, rs.Adjoint):
+    if issubclass(value, Adjoint):
         return solving(adjoint=value(), solver=rs.Picard())
     if issubclass(value, Memory):
         return Example(lambda: block(memory=value()))

@@ -31,7 +31,7 @@ class Integrated(nn.Module):
 
     def trajectory(self, x):
         with frozen_weights(self.field) as field:
-            return rs.Trajectory(self.grid, self.integrate(field, x, self.grid.to(x)), ())
+            return rs.blocks.Trajectory(self.grid, self.integrate(field, x, self.grid.to(x)), ())
 
     def forward(self, x):
         return self.trajectory(x).states[-1]

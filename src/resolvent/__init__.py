@@ -1,27 +1,10 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, estimators, fields, models, regularizers, schemes, spectral
-from resolvent.blocks import (
-    AllTogether,
-    Block,
-    Checkpoint,
-    Compiled,
-    JvpResult,
-    LayerByLayer,
-    ReconstructionError,
-    Reversible,
-    Store,
-    ThetaBlock,
-    Trajectory,
-    check_field,
-    jvp,
-    make_implicit,
-)
-from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
+from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
+from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise
-from resolvent.equation.problem import Problem
-from resolvent.equation.solution import Solution, Status, Work
-from resolvent.equation.solver import Plan, Solver, State
+from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
 from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
@@ -32,7 +15,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.gradient_error import GradientComparison, gradient_error
+from resolvent.solvers.gradient_error import gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -44,17 +27,13 @@ __version__ = "0.1.0"
 __all__ = [
     "GMRES",
     "LBFGS",
-    "Adjoint",
-    "AllTogether",
     "Anderson",
     "Auto",
     "Autonomous",
     "BiCGStab",
     "Block",
     "Broyden",
-    "Checkpoint",
     "Chord",
-    "Compiled",
     "ConjugateGradient",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -62,35 +41,24 @@ __all__ = [
     "DerivativeOrderError",
     "Fallback",
     "FixedSteps",
-    "GradientComparison",
     "GradientDescent",
     "ImplicitAdjoint",
-    "JvpResult",
-    "LayerByLayer",
     "Neumann",
     "NeumannAdjoint",
     "Newton",
     "NewtonKrylov",
     "OneStepAdjoint",
     "Picard",
-    "Plan",
-    "Problem",
     "PseudoTransient",
-    "ReconstructionError",
     "ResolventError",
-    "Reversible",
     "Rowwise",
     "Solution",
-    "Solver",
-    "State",
     "Status",
     "Stopping",
-    "Store",
     "ThetaBlock",
-    "Trajectory",
     "UnrolledAdjoint",
-    "Work",
     "analysis",
+    "blocks",
     "check_field",
     "estimators",
     "fields",

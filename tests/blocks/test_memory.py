@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent import fields, schemes
 from resolvent.blocks import Block, ReconstructionError, Reversible, ThetaBlock
+from resolvent.extending import Solver
 from resolvent.solvers.resolve import solve_options
 from schemes.catalogue import ONE_STEP, SCHEMES, column
 
@@ -177,7 +178,7 @@ def test_gradients_of_a_trajectory(memory: str) -> None:
 
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 @pytest.mark.parametrize("solver", [rs.Newton(), rs.Anderson(), rs.Broyden()])
-def test_a_step_is_made_again_without_a_solve(memory: str, solver: rs.Solver) -> None:
+def test_a_step_is_made_again_without_a_solve(memory: str, solver: Solver) -> None:
     """The backward pass calls the field a few times a step, whatever the solves of the forward pass took."""
     calls = 0
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import resolvent as rs
 from manufactured import SOLVERS
+from resolvent.extending import Solver
 
 
 def stiffness(batch: int) -> Tensor:
@@ -29,7 +30,7 @@ def assert_same_steps(a: Tensor, b: Tensor) -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_value_gradient_and_steps_of_a_sample_alone_and_in_company(solver: rs.Solver) -> None:
+def test_value_gradient_and_steps_of_a_sample_alone_and_in_company(solver: Solver) -> None:
     W = turn(0.8)
     b, k = torch.randn(6, 4), stiffness(6)
     stopping = rs.Stopping(rtol=1e-8, atol=1e-8)
@@ -58,7 +59,7 @@ def test_value_gradient_and_steps_of_a_sample_alone_and_in_company(solver: rs.So
 
 
 @pytest.mark.parametrize("linear", [rs.DenseLU(), rs.GMRES(restart=3), rs.BiCGStab(), rs.Neumann()], ids=str)
-def test_backward_steps_do_not_depend_on_company(linear: rs.Solver) -> None:
+def test_backward_steps_do_not_depend_on_company(linear: Solver) -> None:
     W, b, k = turn(0.8), torch.randn(5, 4), 0.5 * stiffness(5)
     seen: list[rs.Solution] = []
     adjoint = rs.ImplicitAdjoint(linear, callback=seen.append)
@@ -70,7 +71,7 @@ def test_backward_steps_do_not_depend_on_company(linear: rs.Solver) -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_dropping_finished_samples_changes_nothing(solver: rs.Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropping_finished_samples_changes_nothing(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resolvent.equation.loop._MIN_SIZE_TO_COMPACT", 1)
     W, b, k = turn(0.2), torch.randn(8, 4), 0.3 * stiffness(8)
     tau = torch.linspace(0.1, 0.9, 8)
@@ -172,7 +173,7 @@ def test_f_is_the_same_function_before_during_and_after_a_solve() -> None:
 
 
 @pytest.mark.parametrize("solver", [rs.Chord(), rs.Broyden()], ids=str)
-def test_what_was_learned_in_one_solve_serves_the_next(solver: rs.Solver) -> None:
+def test_what_was_learned_in_one_solve_serves_the_next(solver: Solver) -> None:
     W, b = torch.randn(12, 12) / 5, torch.randn(3, 12)
     first = rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=solver)
     fresh = rs.resolve(lambda w: torch.tanh(w @ W), b + 0.01, 1.0, w0=first.value, solver=solver)

@@ -5,6 +5,7 @@ import torch
 
 import resolvent as rs
 from manufactured import PROBLEMS, SOLVERS, Manufactured
+from resolvent.extending import Solver
 
 # What must not converge, for a reason of mathematics. Picard's iteration does not contract (with damping 1/2 an
 # eigenvalue of -3 becomes one of -1), or by no more than 1e-4 a step. Gradient descent has a thousand steps, and needs
@@ -34,7 +35,7 @@ OPEN_32 = OPEN | {
 }
 
 
-def name(solver: rs.Solver) -> str:
+def name(solver: Solver) -> str:
     kind = type(solver).__name__
     if getattr(solver, "damping", 1.0) != 1.0:
         return f"{kind}, damped"
@@ -46,9 +47,7 @@ def name(solver: rs.Solver) -> str:
 )
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
 @pytest.mark.parametrize("solver", SOLVERS, ids=name)
-def test_finds_the_solution_or_says_that_it_did_not(
-    solver: rs.Solver, problem: Manufactured, dtype: torch.dtype
-) -> None:
+def test_finds_the_solution_or_says_that_it_did_not(solver: Solver, problem: Manufactured, dtype: torch.dtype) -> None:
     case = problem.build(dtype)
     solution = rs.resolve(case.F, case.b, case.tau, solver=solver, on_failure="ignore")
     value, b = solution.value.double(), case.b.double()

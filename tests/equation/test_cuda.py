@@ -9,6 +9,7 @@ from torch import Tensor
 
 import resolvent as rs
 from manufactured import LINEAR_SOLVERS, PROBLEMS, SOLVERS, Manufactured
+from resolvent.extending import Solver
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -34,7 +35,7 @@ def test_every_solver_agrees_with_the_cpu(problem: Manufactured) -> None:
 
 
 @pytest.mark.parametrize("linear", LINEAR_SOLVERS, ids=str)
-def test_gradients_agree_with_the_cpu(linear: rs.Solver) -> None:
+def test_gradients_agree_with_the_cpu(linear: Solver) -> None:
     W, b = 0.3 * torch.randn(6, 6), torch.randn(4, 6)
     gradients = []
     for device in ("cpu", "cuda"):
@@ -49,7 +50,7 @@ def test_gradients_agree_with_the_cpu(linear: rs.Solver) -> None:
 
 
 @pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.Newton(), rs.Broyden()], ids=str)
-def test_convergence_checks_do_not_wait_for_the_device_at_every_step(solver: rs.Solver) -> None:
+def test_convergence_checks_do_not_wait_for_the_device_at_every_step(solver: Solver) -> None:
     W, b = torch.linalg.qr(torch.randn(6, 6)).Q.cuda(), torch.randn(4, 6).cuda()
 
     def waits(steps: int) -> int:

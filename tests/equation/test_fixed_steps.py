@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import resolvent as rs
+from resolvent.extending import Solver
 
 # What reads a number from the device, what has a size that depends on one, and what copies one to it.
 WAITS = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::lift_fresh")
@@ -41,7 +42,7 @@ def field(w: Tensor, W: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_with_steps_enough_it_is_the_same_solution(solver: rs.Solver) -> None:
+def test_with_steps_enough_it_is_the_same_solution(solver: Solver) -> None:
     W, b = problem()
     results = []
     for stopping, on_failure in ((rs.Stopping(), "raise"), (blind(60), "ignore")):
@@ -52,7 +53,7 @@ def test_with_steps_enough_it_is_the_same_solution(solver: rs.Solver) -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_nothing_waits(solver: rs.Solver) -> None:
+def test_nothing_waits(solver: Solver) -> None:
     W, b = problem()
     with Waits() as blindly:
         solution = rs.resolve(

@@ -19,6 +19,7 @@ from equations import DOUBLE, SINGLE, Equations, Samples, product, rms, singular
 from linear_equations import LINEAR, SYSTEMS
 from manufactured import LINEAR_SOLVERS, SOLVERS
 from nonlinear_equations import NONLINEAR
+from resolvent.extending import Solver
 from verdict import Verdict, natural_scale, tolerance
 
 CLASSES = [*LINEAR, *NONLINEAR]
@@ -39,7 +40,7 @@ class Trial:
     """One class of equations, one solver, one precision."""
 
     equations: Equations
-    solver: rs.Solver
+    solver: Solver
     dtype: torch.dtype
     count: int
     max_steps: int | None = None
@@ -113,7 +114,7 @@ def tabulate(trials: Iterable[Trial], backward: bool = False) -> Table:
     return table
 
 
-def few(solver: rs.Solver) -> list[Trial]:
+def few(solver: Solver) -> list[Trial]:
     """Every class in one precision; for a costly solver a part of the classes."""
     choice = random.Random(f"{seed()}/{solver}")
     if isinstance(solver, COSTLY):
@@ -122,7 +123,7 @@ def few(solver: rs.Solver) -> list[Trial]:
     return [shrinking, *(Trial(e, solver, choice.choice(e.precisions), 8, 100) for e in CLASSES)]
 
 
-def many(solver: rs.Solver) -> list[Trial]:
+def many(solver: Solver) -> list[Trial]:
     """Every class in every precision: a hundred thousand samples for all solvers together."""
     if isinstance(solver, COSTLY):
         return [Trial(e, solver, dtype, 16, 100) for e in CLASSES for dtype in e.precisions]
@@ -132,14 +133,14 @@ def many(solver: rs.Solver) -> list[Trial]:
 
 @pytest.mark.parametrize("trials", [few, pytest.param(many, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_no_claim_of_convergence_is_false(solver: rs.Solver, trials) -> None:  # type: ignore[no-untyped-def]
+def test_no_claim_of_convergence_is_false(solver: Solver, trials) -> None:  # type: ignore[no-untyped-def]
     table = tabulate(trials(solver))
     assert not table.faults, str(table)
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solver", LINEAR_SOLVERS, ids=str)
-def test_no_claim_of_the_backward_pass_is_false(solver: rs.Solver, count: int) -> None:
+def test_no_claim_of_the_backward_pass_is_false(solver: Solver, count: int) -> None:
     table = tabulate((Trial(e, solver, dtype, count) for e in SYSTEMS for dtype in (DOUBLE, SINGLE)), backward=True)
     assert not table.faults, str(table)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.extending import Solver
 
 
 class Kept:
@@ -49,7 +50,7 @@ def network() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.Broyden(), rs.NewtonKrylov(), rs.LBFGS()], ids=str)
-def test_saved_memory_does_not_grow_with_iterations_and_is_that_of_an_explicit_layer(solver: rs.Solver) -> None:
+def test_saved_memory_does_not_grow_with_iterations_and_is_that_of_an_explicit_layer(solver: Solver) -> None:
     module = network()
     b = torch.randn(32, 64, requires_grad=True)
 
@@ -84,7 +85,7 @@ def test_unrolling_does_grow() -> None:
 
 
 @pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.Broyden(), rs.LBFGS(memory=5)], ids=str)
-def test_live_memory_during_a_solve_does_not_grow_with_iterations(solver: rs.Solver) -> None:
+def test_live_memory_during_a_solve_does_not_grow_with_iterations(solver: Solver) -> None:
     rotation, b = torch.linalg.qr(torch.randn(64, 64)).Q, torch.randn(32, 64)
     calls: list[int] = []
     seen: list[int] = []
@@ -128,7 +129,7 @@ def held_bytes(build) -> int:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.NewtonKrylov()], ids=str)
-def test_the_stage_is_not_held_where_the_field_does_not_need_it(solver: rs.Solver) -> None:
+def test_the_stage_is_not_held_where_the_field_does_not_need_it(solver: Solver) -> None:
     """The derivative of relu(w) M needs relu(w) and M, and not w."""
     matrix = torch.nn.Parameter(0.1 * torch.randn(512, 512) / 512**0.5)
     x = torch.randn(256, 512, requires_grad=True)

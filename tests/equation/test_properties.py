@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.extending import Solver
 from seeding import shifted
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=3).map(tuple)
@@ -21,7 +22,7 @@ def residual(F, b: Tensor, tau: Tensor | float, w: Tensor) -> Tensor:  # type: i
 
 @given(batch=st.integers(1, 4), shape=SHAPES, dtype=DTYPES, scale=SCALES, solver=SOLVERS, seed=st.integers(0, 99))
 def test_contractions_are_solved_to_tolerance_at_every_scale(
-    batch: int, shape: tuple[int, ...], dtype: torch.dtype, scale: float, solver: rs.Solver, seed: int
+    batch: int, shape: tuple[int, ...], dtype: torch.dtype, scale: float, solver: Solver, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(shifted(seed))
     b = scale * torch.randn(batch, *shape, generator=generator, dtype=dtype)

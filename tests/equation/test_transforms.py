@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
 import resolvent as rs
+from resolvent.extending import Solver
 from seeding import shifted
 
 TIGHT = rs.Stopping(rtol=1e-11, atol=1e-12)
@@ -39,9 +40,7 @@ def reference(W: Tensor, b: Tensor) -> Tensor:
     return (w**2).sum()
 
 
-def loss(
-    W: Tensor, b: Tensor, solver: rs.Solver | None = None, linear: rs.Solver | None = None, order: int = 2
-) -> Tensor:
+def loss(W: Tensor, b: Tensor, solver: Solver | None = None, linear: Solver | None = None, order: int = 2) -> Tensor:
     adjoint = rs.ImplicitAdjoint(solver=linear, order=order)
     tau = torch.tensor(0.8)
     value = rs.resolve(lambda w: torch.tanh(w @ W.mT), b, tau, solver=solver, adjoint=adjoint, stopping=TIGHT).value
@@ -100,7 +99,7 @@ SECOND: dict[str, Transform] = {
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{type(pair[0]).__name__}-{type(pair[1]).__name__}")
 @pytest.mark.parametrize("name", [*FIRST, *SECOND])
-def test_torch_func(name: str, pair: tuple[rs.Solver, rs.Solver | None]) -> None:
+def test_torch_func(name: str, pair: tuple[Solver, Solver | None]) -> None:
     transform = (FIRST | SECOND)[name]
     got = tree_leaves(transform(lambda W, b: loss(W, b, *pair), weights(), right_hand_side()))
     expected = tree_leaves(transform(reference, weights(), right_hand_side()))
@@ -160,7 +159,7 @@ def test_the_linear_part_and_conditions_inside_transforms() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["grad", "no_grad"])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{type(pair[0]).__name__}-{type(pair[1]).__name__}")
-def test_forward_mode(pair: tuple[rs.Solver, rs.Solver | None], enabled: bool) -> None:
+def test_forward_mode(pair: tuple[Solver, Solver | None], enabled: bool) -> None:
     W, b = weights(), right_hand_side()
     direction = torch.ones_like(W)
     with torch.set_grad_enabled(enabled), forward_ad.dual_level():
@@ -237,7 +236,7 @@ def test_a_compiled_field() -> None:
 @pytest.mark.parametrize(
     "solver", [rs.Auto(), rs.Picard(), rs.Anderson(), rs.Broyden(), rs.NewtonKrylov(), rs.LBFGS()], ids=str
 )
-def test_autocast_rounds_f_but_neither_state_nor_residual(solver: rs.Solver) -> None:
+def test_autocast_rounds_f_but_neither_state_nor_residual(solver: Solver) -> None:
     linear = torch.nn.Linear(40, 40).float()
     with torch.no_grad():
         linear.weight *= 0.5
@@ -290,7 +289,7 @@ def test_checkpointing_and_deepcopy_and_pickle() -> None:
 
 
 @pytest.mark.parametrize("solver", [rs.Auto(), rs.Newton(), rs.NewtonKrylov(), rs.LBFGS(), rs.Anderson()], ids=str)
-def test_inference_mode(solver: rs.Solver) -> None:
+def test_inference_mode(solver: Solver) -> None:
     """Also where b, a condition and a tensor that F closes over were made in inference mode."""
     W = weights()
     b = right_hand_side()

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent import blocks, schemes
+from resolvent.extending import Solver
 from resolvent.schemes import Interval, RungeKutta, Theta, tableaux
 from resolvent.schemes.guess import as_guess
 from schemes.catalogue import Manufactured
@@ -38,7 +39,7 @@ def test_guesses_by_formula() -> None:
     torch.testing.assert_close(schemes.extrapolate(straight, 0.5), torch.full((1, 1), 1.5))
 
 
-def evaluations(guess: str, solver: rs.Solver, reuse: bool = False) -> int:
+def evaluations(guess: str, solver: Solver, reuse: bool = False) -> int:
     problem = Manufactured()
     block = blocks.ThetaBlock(problem, 0.5, 40, 2.0, solver=solver, guess=guess, reuse=reuse)
     return block.trajectory(problem.state(torch.zeros(3))).evaluations
@@ -68,7 +69,7 @@ def test_explicit_guess_costs_one_evaluation_a_step_whatever_the_stages() -> Non
 
 
 @pytest.mark.parametrize("solver", [rs.Chord(), rs.Broyden()])
-def test_reuse_saves_work(solver: rs.Solver) -> None:
+def test_reuse_saves_work(solver: Solver) -> None:
     problem = Manufactured()
 
     def work(reuse: bool) -> tuple[int, int]:

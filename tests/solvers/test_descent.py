@@ -7,6 +7,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.equation.function import Function
 from resolvent.equation.problem import NonlinearProblem
+from resolvent.extending import Solver
 from resolvent.solvers.descent import _objective
 from resolvent.solvers.line_search import LineSearch, search
 
@@ -25,7 +26,7 @@ def test_gradient_of_the_squared_residual() -> None:
 
 
 @pytest.mark.parametrize("solver", [rs.GradientDescent(), rs.ConjugateGradient(), rs.LBFGS()], ids=str)
-def test_every_method_reaches_the_same_root(solver: rs.Solver) -> None:
+def test_every_method_reaches_the_same_root(solver: Solver) -> None:
     W, b = 0.6 * torch.randn(5, 5), torch.randn(3, 5)
     stopping = rs.Stopping(rtol=1e-8, atol=1e-8)
     expected = rs.resolve(lambda w: torch.tanh(w @ W), b, 0.8, solver=rs.Newton()).value
@@ -77,7 +78,7 @@ DESCENTS = [rs.GradientDescent(), rs.GradientDescent(momentum=0.5), rs.Conjugate
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["64", "32"])
 @pytest.mark.parametrize("solver", DESCENTS, ids=str)
-def test_rounding_of_the_squares_does_not_end_the_descent(solver: rs.Solver, dtype: torch.dtype) -> None:
+def test_rounding_of_the_squares_does_not_end_the_descent(solver: Solver, dtype: torch.dtype) -> None:
     """A well-conditioned affine problem is solved to a few times the rounding of r, where a square has lost all digits
     that could tell a step forward from one back."""
     rates = torch.linspace(-3, 0.5, 6)

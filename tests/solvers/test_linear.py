@@ -12,6 +12,7 @@ from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
 from resolvent.equation.problem import NonlinearProblem
+from resolvent.extending import Solver
 
 METHODS = [rs.DenseLU(), rs.GMRES(), rs.GMRES(restart=4), rs.BiCGStab(), rs.Neumann()]
 
@@ -33,7 +34,7 @@ def contraction(n: int = 7, batch: int = 3) -> Tensor:
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_solves_and_reports_the_true_residual(method: rs.Solver, transposed: bool) -> None:
+def test_solves_and_reports_the_true_residual(method: Solver, transposed: bool) -> None:
     F, g = contraction(), torch.randn(3, 7)
     solution = solve(system(F, g, transposed), method, rs.Stopping(rtol=1e-10), torch.zeros_like(g))
     A = torch.eye(7) - (F.mT if transposed else F)

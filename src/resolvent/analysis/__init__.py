@@ -17,11 +17,13 @@ from resolvent.analysis.stability import (
     theta_stability_inverse,
 )
 from resolvent.equation.jacobian import Jacobian
+from resolvent.solvers.gradient_error import GradientComparison
 
 __all__ = [
     "OSCILLATOR_SCHEMES",
     "Diagnosis",
     "Facts",
+    "GradientComparison",
     "Jacobian",
     "LayerReport",
     "Spectrum",

@@ -44,7 +44,7 @@ class Block(nn.Module):
             function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the previous state, too,
             but where the field declares a linear part, at the solution for that part alone.
         reuse: whether a solve starts from the factors or the quasi-Newton corrections that the one before it left.
-        memory: "store", "checkpoint", "reversible", or an object such as `rs.Reversible(tolerance=1e-4)`.
+        memory: "store", "checkpoint", "reversible", or an object such as `rs.blocks.Reversible(tolerance=1e-4)`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equation (13).
     """

@@ -111,7 +111,7 @@ def as_memory(memory: str | Memory) -> Memory:
         return memory
     if not isinstance(memory, str) or memory not in _BY_NAME:
         raise ValueError(
-            f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.Reversible(tolerance=1e-4), "
+            f"memory must be one of {tuple(_BY_NAME)} or an object such as rs.blocks.Reversible(tolerance=1e-4), "
             f"got {memory!r}."
         )
     return _BY_NAME[memory]

@@ -10,7 +10,7 @@ ADVICE = (
     "An inverse step enlarges errors by as much as the step contracts, so states can be reconstructed only where the "
     "field dissipates little (purely imaginary spectra, few layers, small h). Take memory='checkpoint' instead, "
     "tighten the tolerance of the solves, or, if the error is acceptable, raise that of the reconstruction: "
-    "rs.Reversible(tolerance=...)."
+    "rs.blocks.Reversible(tolerance=...)."
 )
 
 

@@ -72,7 +72,7 @@ class Stopping(StoppingRule):
 
     The scale includes |w| because rounding alone leaves a residual of that relative size. An iterate that has run away
     to many times the size of everything the solve began with does not converge by its size: its error has to be small,
-    too (see docs/gradients.md on poles). The linear solve of the backward pass, whose right-hand side has no natural
+    too (see docs/did-not-converge.md). The linear solve of the backward pass, whose right-hand side has no natural
     unit, is judged by rtol alone, and by its backward error where rounding does not allow more.
 
     Arguments:

@@ -48,10 +48,10 @@ class Fallback(Plan):
 class Auto(Plan):
     """Picks a method by the number of unknowns n of a sample, and falls back where it fails:
 
-    | n            | first    | then         | then  |
-    |--------------|----------|--------------|-------|
-    | at most 32   | Newton   | Anderson     | LBFGS |
-    | more         | Anderson | NewtonKrylov | LBFGS |
+    | n            | first    | then            | then  |
+    |--------------|----------|-----------------|-------|
+    | at most 32   | Newton   | PseudoTransient | LBFGS |
+    | more         | Anderson | NewtonKrylov    | LBFGS |
 
     A fallback goes on from the best iterate so far, and only for the samples that did not converge. The choice depends
     on nothing but n, so that a sample's answer does not depend on the batch it came in.

@@ -29,9 +29,9 @@ class Layers(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         return self._states(x)[-1]
 
-    def trajectory(self, x: Tensor) -> rs.Trajectory:
+    def trajectory(self, x: Tensor) -> rs.blocks.Trajectory:
         times = self.h * torch.arange(self.num_steps + 1, device=x.device)
-        return rs.Trajectory(times, torch.stack(self._states(x)), ())
+        return rs.blocks.Trajectory(times, torch.stack(self._states(x)), ())
 
     def _states(self, x: Tensor) -> list[Tensor]:
         states = [x]

@@ -53,7 +53,7 @@ class Network(LightningModule, ABC):
         self.curves: dict[str, list[float]] = {}
         self.restarts = 0
 
-    def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.Trajectory:
+    def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.blocks.Trajectory:
         """The trajectory of the block; in training, `restarts` counts the calls in which a solver had to fall back."""
         trajectory = self.block.trajectory(x, t0)
         self.restarts += self.training and any(bool(solve.solver_index.any()) for solve in trajectory.solutions)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from lab.robustness.classifiers import patterns, theta_network
+from resolvent.extending import Adjoint
 from resolvent_lab.robustness import attackable
 
 SLOPPY: dict[str, Any] = {"stopping": rs.Stopping(rtol=0.3), "adjoint": rs.OneStepAdjoint()}
@@ -28,13 +29,13 @@ LOOSE = rs.ImplicitAdjoint(solver=rs.GMRES(), stopping=rs.Stopping(rtol=0.5))
 
 
 @pytest.mark.parametrize("adjoint", [rs.OneStepAdjoint(), LOOSE])
-def test_gradients_are_exact(adjoint: rs.Adjoint) -> None:
+def test_gradients_are_exact(adjoint: Adjoint) -> None:
     case = patterns(5)
     sloppy = theta_network(1.0, solver=rs.Picard(), stopping=rs.Stopping(rtol=0.3), adjoint=adjoint)
     exact = theta_network(1.0, **EXACT)
     exact.load_state_dict(sloppy.state_dict())
     expected = gradient(exact, *case)
-    assert relative_error(gradient(sloppy, *case), expected) > 1e-2
+    assert relative_error(gradient(sloppy, *case), expected) > 1e-4
     with attackable(sloppy, rtol=1e-10):
         assert relative_error(gradient(sloppy, *case), expected) < 1e-8
 

@@ -50,5 +50,5 @@ def as_strategy(mode: str | Strategy) -> Strategy:
     if isinstance(mode, Strategy):
         return mode
     if mode not in _BY_NAME:
-        raise ValueError(f"mode must be one of {MODES} or a strategy such as rs.LayerByLayer(), got {mode!r}.")
+        raise ValueError(f"mode must be one of {MODES} or a strategy such as rs.blocks.LayerByLayer(), got {mode!r}.")
     return _BY_NAME[mode]()

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import resolvent as rs
+from resolvent.extending import Plan
 from resolvent.models import ImplicitResNet, implicit_resnet18
 from resolvent_lab.experiments.network import Config
 from resolvent_lab.robustness.budget import Budget
 
 SCHEDULES = ("plateau", "onecycle", "constant")
 TRAININGS = ("clean", "noise", "adversarial")
-SOLVERS: dict[str, rs.Plan] = {
+SOLVERS: dict[str, Plan] = {
     "auto": rs.Auto(),
     "anderson": rs.Anderson(),
     "newton-krylov": rs.NewtonKrylov(),

@@ -90,7 +90,7 @@ def never_looking(model: nn.Module, steps: int) -> Iterator[None]:
         yield
 
 
-def failures(trajectories: Sequence[rs.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
+def failures(trajectories: Sequence[rs.blocks.Trajectory], like: Tensor, others: Sequence[rs.Solution] = ()) -> Tensor:
     """How many solves of samples did not converge, as a tensor of no dimension."""
     solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
     failed = [(~solution.converged).sum() for solution in solutions]
