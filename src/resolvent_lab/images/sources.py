@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from resolvent_lab.images.digits import read_digits
-from resolvent_lab.images.mnist import download_mnist, is_mnist, read_mnist
+from resolvent_lab.images.mnist import download_mnist, is_mnist, read_digits, read_mnist
 from resolvent_lab.images.own import read_folder, read_npz
 from resolvent_lab.images.split import Split
 

@@ -118,3 +118,19 @@ def _nothing_yet(images: Tensor) -> Tensor:
 def _uniform(images: Tensor) -> Callable[[np.random.Generator], Any]:
     shape = images.shape[1:]
     return lambda random: random.uniform(-1.0, 1.0, shape)
+
+
+def transfer(
+    model: nn.Module,
+    surrogate: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    budget: Budget,
+    seed: int,
+    steps: int = 40,
+    restarts: int = 1,
+    batch_size: int = BATCH_SIZE,
+) -> Outcome:
+    """Shows a model what projected gradient ascent on another one, the surrogate, has found; see `pgd`."""
+    made = pgd(surrogate, images, labels, budget, seed, steps, restarts, batch_size)
+    return judge(model, made.images, labels, batch_size)

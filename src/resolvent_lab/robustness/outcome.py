@@ -76,3 +76,18 @@ def worst_case(outcomes: Sequence[Outcome]) -> Tensor:
 def fraction(flags: Tensor) -> float:
     """The fraction of flags that are set."""
     return float(flags.double().mean())
+
+
+def masked(withstands_gradients: Tensor, withstands_all: Tensor) -> Tensor:
+    """(n,), where no attack that follows the model's gradients succeeds but one that does without them.
+
+    Such images have adversarial examples that the gradients do not lead to. A few are chance; many say that the
+    gradients are masked, by the solver or otherwise, and that only the worst case over all attacks is to be believed.
+
+    Arguments:
+        withstands_gradients: (n,), whether an image is classified correctly under all attacks that follow gradients.
+        withstands_all: (n,), the same under all attacks, see `worst_case`.
+
+    Reference: Athalye, Carlini and Wagner, Obfuscated gradients give a false sense of security, 2018.
+    """
+    return withstands_gradients & ~withstands_all

@@ -15,10 +15,9 @@ from resolvent_lab.robustness.corruptions import CORRUPTIONS
 from resolvent_lab.robustness.ensemble import GROUP, Ensemble, autoattack
 from resolvent_lab.robustness.gradient import fgsm, pgd
 from resolvent_lab.robustness.noise import noise_outcomes
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, worst_case
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, masked, worst_case
 from resolvent_lab.robustness.sizes import FULL, Size
 from resolvent_lab.robustness.solving import attackable
-from resolvent_lab.robustness.surrogates import masked
 
 Record = dict[str, Any]
 

@@ -17,8 +17,7 @@ from resolvent_lab.experiments.mnist import attacks, columns
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell, noise_table
 from resolvent_lab.experiments.mnist.network import Mnist
-from resolvent_lab.experiments.mnist.paper import published
-from resolvent_lab.experiments.mnist.tables import tables
+from resolvent_lab.experiments.mnist.tables import published, tables
 from resolvent_lab.experiments.reproduce import train
 from resolvent_lab.experiments.results import collect
 from resolvent_lab.experiments.run import _fit

@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from resolvent_lab.images import ImageModule, Images, Split, load
-from resolvent_lab.images.idx import read_idx
-from resolvent_lab.images.mnist import FILES, download_mnist, is_mnist, read_mnist
+from resolvent_lab.images.mnist import FILES, download_mnist, is_mnist, read_idx, read_mnist
 from resolvent_lab.images.own import read_folder, read_npz
 from resolvent_lab.images.sources import source_of
 from resolvent_lab.images.split import stratified

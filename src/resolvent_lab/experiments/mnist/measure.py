@@ -7,9 +7,8 @@ from resolvent.models import ImplicitResNet
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.network import Metrics
 from resolvent_lab.images import Images, Split
-from resolvent_lab.robustness.noise import gaussian_noise
+from resolvent_lab.robustness.noise import gaussian_noise, noise_to_signal
 from resolvent_lab.robustness.outcome import fraction, judge
-from resolvent_lab.robustness.signal import noise_to_signal
 
 SIGMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 HARDER = (0.8,)

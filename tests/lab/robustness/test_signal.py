@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from resolvent_lab.robustness.signal import noise_to_signal
+from resolvent_lab.robustness.noise import noise_to_signal
 
 
 def test_linear_maps_with_a_known_ratio() -> None:
