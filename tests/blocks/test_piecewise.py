@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent import fields, schemes
+from resolvent import Stopping, fields, schemes
 from resolvent.blocks import Block, ThetaBlock
 from schemes.catalogue import RUNGE_KUTTA, SCHEMES, THETA, column
 
@@ -115,10 +115,14 @@ def test_the_way_back_uses_the_same_pieces(memory: str) -> None:
     pieces = [fields.MLP(3, 8, 1) for _ in range(4)]
     t0 = torch.tensor([0.0, 0.13, 0.5])
     x = torch.randn(3, 3, requires_grad=True)
+    sharp = Stopping(rtol=1e-11, atol=1e-12)
     for theta in (0.0, 0.5, 1.0):
         expected, got = (
             torch.autograd.grad(
-                ThetaBlock(fields.Piecewise(pieces, 2.0), theta, 4, 2.0, memory=policy)(x, t0).pow(2).sum(), x
+                ThetaBlock(fields.Piecewise(pieces, 2.0), theta, 4, 2.0, memory=policy, stopping=sharp)(x, t0)
+                .pow(2)
+                .sum(),
+                x,
             )[0]
             for policy in ("store", memory)
         )

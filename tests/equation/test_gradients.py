@@ -19,7 +19,8 @@ TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
 def inputs(batch: int = 2, n: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(shifted(1))
     b = torch.randn(batch, n, generator=generator).requires_grad_()
-    W = (0.4 * torch.randn(n, n, generator=generator)).requires_grad_()
+    # With singular values of 0.6 no draw comes near to a singular I - tau F'.
+    W = (0.6 * torch.linalg.qr(torch.randn(n, n, generator=generator)).Q).requires_grad_()
     return b, torch.tensor(0.7, requires_grad=True), W
 
 

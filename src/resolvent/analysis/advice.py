@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from resolvent.analysis.layer_report import LayerReport
 
-# Factors at which a number deserves a sentence; matters of judgement, not of proof.
+# Thresholds of the advice, chosen by judgement.
 _NEAR_POLE, _MANY, _SENSITIVE, _FORGETFUL = 0.1, 20, 10.0, 1e-3
 
 

@@ -128,7 +128,7 @@ def _damped(scheme: Scheme, z: Tensor) -> Tensor:
 
 
 def _layer_lipschitz(pass_: Pass, n: int, carry: Carry, solved: Tensor) -> float:
-    """Of the step as a function of the last state, what was before held fixed; over the samples that were solved."""
+    """The Lipschitz constant of a step in its last state, earlier ones held fixed, over the samples that converged."""
     x, *before = carry.states
 
     def layer(state: Tensor) -> Tensor:

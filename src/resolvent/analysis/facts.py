@@ -9,7 +9,7 @@ from torch import Tensor
 from resolvent.analysis.growth import ROUNDING, amplification, power_bounded
 from resolvent.schemes import Scheme
 
-# Beyond this a value of z stands for infinity; on the way to it, rounding times z stays below the tolerance.
+# The largest |z| sampled, where rounding times z is still below the tolerance; and the |z| that stands for infinity.
 _FAR, _INFINITY = 1e4, 1e8
 
 
@@ -67,8 +67,9 @@ def scheme_facts(scheme: Scheme) -> Facts:
     """Compute the order and the stability properties of a scheme.
 
     The spectral radius of M(z) is subharmonic wherever M has no pole, so over the left half plane it is largest on the
-    imaginary axis: A-stability needs to be checked there alone. For schemes of two halves the statements are about
-    q' = lambda p, p' = lambda q, which holds +lambda and -lambda at once; what counts is their imaginary interval.
+    imaginary axis, and A-stability is checked only there. For schemes of two halves the statements are about
+    q' = lambda p, p' = lambda q, which has the eigenvalues +lambda and -lambda; only their imaginary interval is
+    meaningful.
 
     Arguments:
         scheme: of the library.
@@ -104,8 +105,8 @@ def scheme_order(scheme: Scheme) -> int:
 def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
     """The length of the interval of stability: the largest s such that no z between 0 and s * direction amplifies.
 
-    Found to about nine digits by bisection. An interval shorter than 0.1 counts as none: next to z = 0 no scheme
-    differs from another by more than rounding.
+    Found to about nine digits by bisection. An interval shorter than 0.1 counts as 0: close to z = 0 the
+    amplification differs from 1 only by rounding.
 
     Arguments:
         scheme: of the library.
@@ -139,8 +140,8 @@ def contractive_radius(scheme: Scheme) -> float:
 
     For the theta scheme it is 1/theta, for a diagonally implicit one 1/max |a_ii|, for stages that are found together
     1/|A|_2, for a multistep scheme 1/|beta_0|; infinite where there is nothing to solve. A field with h |F'|_2 < r can
-    be solved for by `Picard` and differentiated by `Neumann`. It says that the iteration contracts, not that the layer
-    does.
+    be solved for by `Picard` and differentiated by `Neumann`. This is about the iteration; the layer itself need not be
+    contractive.
 
     Arguments:
         scheme: of the library.
@@ -157,7 +158,7 @@ def _samples() -> Tensor:
 
 
 def _at_infinity(scheme: Scheme) -> float:
-    # M is known to a rounding of eps * z, but a multiple eigenvalue only to a root of that: hence round M, not it.
+    # M is accurate to eps * z, a multiple eigenvalue only to a root of that. So M is rounded, not its eigenvalues.
     M = scheme.linear_form.matrix(-_INFINITY).real.round(decimals=6)
     radius = float(torch.linalg.eigvals(M).abs().max())
     return math.inf if radius > math.sqrt(_INFINITY) else radius

@@ -16,7 +16,7 @@ def linear_form(scheme: Scheme) -> LinearForm:
 
 
 def stability_matrix(scheme: Scheme, z: Scalars) -> Tensor:
-    """The matrix M(z) by which a step multiplies what the scheme carries on, for y' = lambda y and z = h lambda.
+    """The matrix M(z) by which a step multiplies what the scheme carries, for y' = lambda y and z = h lambda.
 
     Arguments:
         scheme: of the library, or your own with a `linear_form`.
@@ -44,8 +44,8 @@ def amplification(scheme: Scheme, z: Scalars) -> Tensor:
 
 
 def is_stable(scheme: Scheme, z: Scalars) -> Tensor:
-    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on its
-    rim have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
+    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on its rim
+    have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
 
     It differs from `amplification` <= 1 where eigenvalues meet on the rim: Verlet at h omega = 2 grows linearly.
 

@@ -22,7 +22,7 @@ def oscillator_matrix(scheme: Scheme, h: float, omega: float) -> Tensor:
 
     The eigenvalues of M are 1 +- i h omega for forward Euler, 1/(1 -+ i h omega) for backward Euler, of modulus one
     for the trapezoidal rule, and the roots of r^2 - (2 - h^2 omega^2) r + 1 for Verlet, which are of modulus one if and
-    only if |h omega| <= 2; the powers of M stay bounded for |h omega| < 2 alone.
+    only if |h omega| <= 2; the powers of M stay bounded only for |h omega| < 2.
 
     Arguments:
         scheme: a one-step scheme, such as those of `OSCILLATOR_SCHEMES`.

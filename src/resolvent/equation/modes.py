@@ -22,12 +22,19 @@ def derivatives_allowed(device: torch.device) -> Iterator[None]:
 
     Whether autograd records stays as it was.
     """
-    if not torch.is_inference_mode_enabled():
-        with full_precision(device):
-            yield
-        return
-    with torch.inference_mode(False), torch.no_grad(), full_precision(device):
+    with outside_inference_mode(), full_precision(device):
         yield
+
+
+@contextmanager
+def outside_inference_mode(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Leaves inference mode, where `torch.func` sees no derivatives in some releases of torch, with copies of the
+    tensors that were made in it. Whether autograd records stays as it was."""
+    if not torch.is_inference_mode_enabled():
+        yield tensors
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield tuple(outside_inference(tensor) for tensor in tensors)
 
 
 C = TypeVar("C", bound=Call)

@@ -1,4 +1,4 @@
-"""Vector fields F(t, y), with what is known of their spectra."""
+"""Vector fields F(t, y), with bounds on their spectra."""
 
 from resolvent.fields.activations import Sin, Slopes, nonexpansive, slopes_of
 from resolvent.fields.autonomous import Autonomous

@@ -148,9 +148,9 @@ class Bounded(Field):
     def check_pole(self, theta: float, h: float) -> None:
         """Raise a ValueError if a theta step of size h could meet the pole 1/theta of its stability function.
 
-        Then the step's equation may have no solution, or several. A learned S is below 1: it may come near `high` but
-        not reach it, so that theta*h*high = 1 is admitted as long as S has not been rounded to 1; a larger product is
-        not. A constant S reaches c + r S and no further.
+        Then the step's equation may have no solution, or several. A learned S is below 1 and does not reach
+        `high`, so theta*h*high = 1 is admitted as long as S has not been rounded to 1; a larger product is not. With a
+        constant S the right end is c + r S.
         """
         _check_step(theta, h)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Whole networks made of theta blocks."""
+"""Networks made of theta blocks."""
 
 from resolvent.models.implicit_resnet import ForwardResult, ImplicitResNet, implicit_resnet18
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.trajectory import Trajectory
+from resolvent.equation.modes import outside_inference_mode
 from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_fraction, check_weights, points
 
@@ -20,14 +21,14 @@ class KineticEnergy:
 
         R = a int |F(t, y(t))|^2 dt,      averaged over the samples
 
-    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights between. A weight
-    of 0 costs nothing.
+    The integral is taken by the trapezoidal rule on the grid of the trajectory, or with equal weights at `fraction`. A
+    weight of 0 costs nothing.
 
     Arguments:
         weight: a.
         fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient slows the
-            field at the states that were met; with False it also moves those states.
+            field at the states of the trajectory; with False it also moves those states.
 
     Reference: Finlay, Jacobsen, Nurbekyan and Oberman, How to train your neural ODE, 2020.
     """
@@ -60,8 +61,8 @@ class TotalDerivative:
         R = a int |d^K y/dt^K|^2 dt,      y' = F(t, y),      averaged over the samples
 
     The derivatives are those of the solution of the differential equation through each state: y'' = F_t + F_y F, and so
-    on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or by
-    equal weights at the points between. A weight of 0 costs nothing.
+    on. K = 1 is the `KineticEnergy`. The integral is taken by the trapezoidal rule on the grid of the trajectory, or
+    with equal weights at `fraction`. A weight of 0 costs nothing.
 
     Arguments:
         weight: a.
@@ -104,7 +105,8 @@ def _along(field: Field, g: Field) -> Field:
     """d/dt g(t, y(t)) = g_t + g_y F, as a function of t and y."""
 
     def derivative(t: Tensor, y: Tensor) -> Tensor:
-        change: Tensor = torch.func.jvp(g, (t, y), (torch.ones_like(t), field(t, y)))[1]
+        with outside_inference_mode(t, y) as (t, y):
+            change: Tensor = torch.func.jvp(g, (t, y), (torch.ones_like(t), field(t, y)))[1]
         return change
 
     return derivative

@@ -1,4 +1,4 @@
-"""A penalty on the diagonal of the Jacobian."""
+"""`DiagonalPenalty`: a penalty on the diagonal of the Jacobian."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class DiagonalPenalty:
         measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; gives (rows, *shape). None
             takes the square.
         probes: how many random vectors the diagonal is estimated with, see `rs.estimators.diagonal`.
-        distribution: of the probes, "rademacher" or "gaussian"; the latter should be 3 at least.
+        distribution: of the probes, "rademacher" or "gaussian"; take at least 3 Gaussian probes.
         generator: where the probes come from, see `rs.estimators.Probes`.
         exact: compute the diagonal instead of estimating it.
         fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.

@@ -57,7 +57,7 @@ class Points:
         return tuple(torch.stack(values) for values in zip(*each, strict=True))
 
     def without_first(self) -> "Points":
-        """All points but the first."""
+        """All points except the first."""
         return replace(
             self,
             times=self.times[1:],
@@ -97,7 +97,7 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
     if detach:
         times, states = times.detach(), states.detach()
     steps = len(times) - 1
-    # Samples that start at times of their own take equally long all the same.
+    # Samples may start at different times, but all take equally long.
     duration = (times[-1] - times[0]).abs().mean()
     grid = torch.arange(steps + 1, dtype=states.dtype, device=states.device)
     if fraction is None:

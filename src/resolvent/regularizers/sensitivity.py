@@ -38,16 +38,16 @@ class Sensitivity:
         softmax:     R = a E sum_i p_i ((J v)_i - m)^2,      m = sum_i p_i (J v)_i,      p = softmax(y)
 
     averaged over the samples, with d outputs and random directions v, one for each sample, drawn anew in each call. For
-    scores of classes only differences count, and "variance" looks at nothing else. "softmax" is, for a = s^2 / 2, what
-    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and as long as y is linear
-    there; samples that are classified with certainty hardly contribute. The inputs are not changed, and the derivative
-    is exact through explicit and implicit layers. A training step takes two to four times as long.
+    scores of classes only differences matter, and "variance" measures only these. "softmax" is, for a = s^2 / 2, what
+    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and for y linear in x;
+    samples that are classified with certainty hardly contribute. The inputs are not changed, and the derivative is
+    exact through explicit and implicit layers. A training step takes two to four times as long.
 
         logits, penalty, _ = rs.regularizers.Sensitivity(0.03, "variance")(model, images)
         loss = cross_entropy(logits, labels) + penalty
 
     Arguments:
-        weight: a. With 0 the network is passed as usual.
+        weight: a. With 0 the network is evaluated as usual.
         measure: "square", or for scores of classes, (batch, classes), "variance" or "softmax".
         distribution: of the directions, "gaussian" or "rademacher".
         generator: where they come from, see `rs.estimators.Probes`.

@@ -68,11 +68,11 @@ class TrajectoryPenalty:
         fraction: None evaluates at the grid states y_t, as the paper does; theta within each step, at
             (1 - theta) y_t + theta y_{t+1}, t = 0, ..., T-1, with t + theta for t in the weight and in F.
         detach: whether the trajectory counts as a constant. By default gradients stop at its states and reach the
-            parameters through F alone; with False they also flow through the states, into all that made them.
-        variation_scale: "1/T" or "1/T^2", what multiplies a_TV; in the paper the first stands in the examples and the
-            second in the general formula. T is the number of pieces.
-        saturate: take sigmoid(div F) for div F, which ends the reward for ever more dissipation. The estimate of it is
-            biased, unless exact.
+            parameters through F alone; with False they also flow through the states, into everything they depend on.
+        variation_scale: "1/T" or "1/T^2", the factor of a_TV; the paper has the first in the examples and the second
+            in the general formula. T is the number of pieces.
+        saturate: take sigmoid(div F) for div F, which stops rewarding ever more dissipation. Its estimate is biased,
+            unless exact.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021, eq. (17).
     """

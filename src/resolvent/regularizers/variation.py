@@ -14,8 +14,8 @@ def variation(field: Piecewise) -> Tensor:
 
         sum over t = 1, ..., T-1 of |g_t - g_{t-1}|^2,      g_t all parameters of piece t
 
-    T pieces have T - 1 differences. Parameters are meant as the optimiser sees them: for a normalised weight, the one
-    that is going to be normalised.
+    T pieces have T - 1 differences. Parameters are those of the optimiser: for a normalised weight, the one
+    before normalisation.
 
     Arguments:
         field: its pieces have to be alike.

@@ -25,7 +25,7 @@ class LinearForm:
     the schemes that treat two halves apart the test equation is the pair q' = lambda p, p' = lambda q, the oscillator
     for lambda = i omega, and x = (q, p).
 
-    Attributes:
+    Attributes, kept as complex128; nested lists of numbers will do:
         A: (stages, stages).
         U: (stages, k).
         B: (k, stages).

@@ -37,7 +37,7 @@ class Tableau:
             raise ValueError(
                 f"A must have one row and one column for each of the {stages} weights, got rows of {shape}."
             )
-        # The ends of the interval are recognised by their node, which rounding must not hide.
+        # Nodes 0 and 1, the ends of the interval, are compared exactly later, so rounding is removed here.
         nodes = self.c or tuple(sum(row) for row in self.A)
         object.__setattr__(self, "c", tuple(float(round(c)) if abs(c - round(c)) < _ROUNDING else c for c in nodes))
         if len(self.c) != stages:

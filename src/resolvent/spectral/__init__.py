@@ -1,4 +1,4 @@
-"""Norms of linear maps: measured, bounded with certainty, and kept within limits while a network trains."""
+"""Norms of linear maps: estimates, certified bounds, and spectral normalisation."""
 
 from resolvent.spectral.bounds import Disc, NormBound, norm_bound, schur_bound
 from resolvent.spectral.operators import LayerOperator, layer_operator

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from resolvent.equation.modes import outside_inference_mode
+
 Shape = tuple[int, ...]
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -68,7 +70,8 @@ class Convolution:
     def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
         if not self.pads_plainly:
             origin = u.new_zeros(u.shape[0], *self.input_shape)
-            transposed: Tensor = torch.func.vjp(lambda x: self(weight, x), origin)[1](u)[0]
+            with outside_inference_mode(weight, u, origin) as (weight, u, origin):
+                transposed: Tensor = torch.func.vjp(lambda x: self(weight, x), origin)[1](u)[0]
             return transposed
         before = tuple(pair[0] for pair in self.padding)
         # A stride may leave the last few inputs unread; the transposed map has to give them back, as zeros.

@@ -104,3 +104,9 @@ def mean_steps(solutions: Sequence[rs.Solution]) -> float:
     """Nonlinear iterations a layer, on average over layers and samples; none where nothing was solved."""
     steps = [solution.steps.double().mean().item() for solution in solutions]
     return sum(steps) / len(steps) if steps else 0.0
+
+
+def sign_flips(values: Tensor) -> float:
+    """How often the increments of (T, batch) change their sign, on average over the batch."""
+    signs = values.diff(dim=0).sign()
+    return (signs.diff(dim=0) != 0).double().sum(0).mean().item()

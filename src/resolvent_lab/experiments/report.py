@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 
 from resolvent import plotting
-from resolvent_lab.experiments.claims import Outcome, judged
-from resolvent_lab.experiments.descriptions import CAPTIONS, DESCRIPTIONS
-from resolvent_lab.experiments.figures import FIGURES, OF_ALL_SEEDS
-from resolvent_lab.experiments.results import Results
+from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.run import Run
-from resolvent_lab.experiments.settings import differences, settings
-from resolvent_lab.experiments.tables import claim_rows, failure_rows, tables
+from resolvent_lab.experiments.tables import claim_rows, differences, failure_rows, settings_in_words
 
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:3rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;font-size:.85rem;margin:1rem 0;display:block;overflow-x:auto}
@@ -30,7 +29,7 @@ img{max-width:100%;display:block;margin:1.5rem auto}figcaption{text-align:center
 def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
     """Draw the figures into out/figures, by several processes, and write out/report.html, which needs no other file."""
     parts = list(judged(results))
-    names, runs = [name for name, _, _ in parts], [part.runs for _, part, _ in parts]
+    names, runs = [experiment.name for experiment, _, _ in parts], [part.runs for _, part, _ in parts]
     folders = [out / "figures"] * len(parts)
     if jobs > 1 and len(parts) > 1:
         with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), initializer=_one_thread) as pool:
@@ -49,24 +48,24 @@ def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
     return path
 
 
-def _draw(experiment: str, runs: Sequence[Run], folder: Path) -> list[Path]:
+def _draw(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
     """The figures show the runs of one seed, unless they are about several."""
-    seed = min(run.config.seed for run in runs)
-    shown = runs if experiment in OF_ALL_SEEDS else [run for run in runs if run.config.seed == seed]
+    experiment, seed = EXPERIMENTS[name], min(run.config.seed for run in runs)
+    shown = runs if experiment.figures_show_all_seeds else [run for run in runs if run.config.seed == seed]
     with plotting.paper_style():
-        drawn = FIGURES[experiment](shown)
-    return [plotting.save(figure, folder / name)[0] for name, figure in drawn.items()]
+        drawn = experiment.figures(shown)
+    return [plotting.save(figure, folder / figure_name)[0] for figure_name, figure in drawn.items()]
 
 
 def _one_thread() -> None:
     torch.set_num_threads(1)  # Processes that take each other's cores are slower than one alone.
 
 
-def _line(experiment: str, part: Results, outcomes: Sequence[Outcome]) -> str:
+def _line(experiment: Experiment, part: Results, outcomes: Sequence[Outcome]) -> str:
     verdicts = [outcome.verdict for outcome in outcomes]
     failed = f"; {len(part.failures)} runs failed" if part.failures else ""
     return (
-        f'<li><a href="#{experiment}">{DESCRIPTIONS[experiment][0]}</a>: {verdicts.count("reproduced")} claims '
+        f'<li><a href="#{experiment.name}">{experiment.title}</a>: {verdicts.count("reproduced")} claims '
         f"reproduced, {verdicts.count('not reproduced')} not, {verdicts.count('not run')} not run{failed}.</li>"
     )
 
@@ -82,20 +81,19 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     )
 
 
-def _section(experiment: str, part: Results, outcomes: Sequence[Outcome], figures: Sequence[Path]) -> str:
-    title, done = DESCRIPTIONS[experiment]
+def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome], figures: Sequence[Path]) -> str:
     configs = [run.config for run in part.runs]
     shortened = differences(experiment, configs)
     note = f'<p class="note">Shortened: {html.escape(shortened)}.</p>' if shortened else ""
     failures = _table(failure_rows(part.failures), "text") if part.failures else ""
-    seed = "all seeds" if experiment in OF_ALL_SEEDS else f"seed {min(config.seed for config in configs)}"
-    pictures = "".join(_picture(path) for path in figures)
+    seed = "all seeds" if experiment.figures_show_all_seeds else f"seed {min(config.seed for config in configs)}"
+    pictures = "".join(_picture(path, experiment.captions) for path in figures)
     measured = "".join(
-        f"<h3>{html.escape(name)}</h3>{_table(rows)}" for name, rows in tables(experiment, part.runs).items()
+        f"<h3>{html.escape(name)}</h3>{_table(rows)}" for name, rows in experiment.tables(part.runs).items()
     )
     return (
-        f'<h2 id="{experiment}">{title}</h2><p>{html.escape(done)}</p>{note}'
-        f"<p>{len(configs)} runs: {html.escape(settings(configs))}.</p>{failures}"
+        f'<h2 id="{experiment.name}">{experiment.title}</h2><p>{html.escape(experiment.description)}</p>{note}'
+        f"<p>{len(configs)} runs: {html.escape(settings_in_words(configs))}.</p>{failures}"
         f"<h3>Claims</h3>{_claims(outcomes)}"
         f"<h3>Figures</h3><p>They show the runs with {seed}.</p>{pictures}"
         f"{measured}"
@@ -114,8 +112,8 @@ def _table(rows: Sequence[Sequence[str]], kind: str = "", kinds: Sequence[str] =
     return f'<table class="{kind}"><tr>{header.replace("td>", "th>")}</tr>{"".join(lines)}</table>'
 
 
-def _picture(path: Path) -> str:
+def _picture(path: Path, captions: Mapping[str, str]) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     name = html.escape(path.stem.replace("-", " "))
-    caption = html.escape(CAPTIONS.get(path.stem, name))
+    caption = html.escape(captions.get(path.stem, name))
     return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from resolvent_lab.experiments.catalogue import EXPERIMENTS, chosen
-from resolvent_lab.experiments.mnist.attacks import attack, available
+from resolvent_lab.experiments.catalogue import chosen
+from resolvent_lab.experiments.mnist.attacks import available
 from resolvent_lab.experiments.results import collect
 from resolvent_lab.experiments.summary import verdicts, write_summary
 from resolvent_lab.experiments.sweep import SweepError, Task, sweep
-
-# By what a run takes, which is the order in which they are best begun.
-_LONGEST_FIRST = ("mnist", "lotka-volterra", "stiff", "regression")
 
 
 def train(
@@ -44,14 +41,17 @@ def train(
         raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
     if theta and not all(0 <= value <= 1 for value in theta):
         raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
-    names = sorted(chosen(experiment), key=_LONGEST_FIRST.index)
+    experiments = sorted(chosen(experiment), key=lambda each: -each.duration)
     tasks: list[Task] = []
-    for name in names:
-        extras = {key: images[key] for key in EXPERIMENTS[name].extras if key in images}
-        tasks += [(name, config) for config in EXPERIMENTS[name].configs(quick, theta, seeds, **extras)]
+    for each in experiments:
+        extras = {key: images[key] for key in each.extras if key in images}
+        tasks += [(each.name, config) for config in each.configs(quick, theta, seeds, **extras)]
     sweep(tasks, out, _processes(jobs))
-    if "mnist" in names and attacks not in (None, "none"):
-        attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
+    if attacks is None or attacks == "none":
+        return
+    for each in experiments:
+        if each.attack is not None:
+            each.attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
 
 
 def reproduce(

@@ -1,13 +1,32 @@
-"""The results of a folder: results.json collects what lies in the folders of its runs."""
+"""The results of a folder: the runs that were finished, and the notes of those that failed.
 
-from dataclasses import asdict, dataclass
+results.json collects what lies in the folders of the runs.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments import strict_json
 from resolvent_lab.experiments.catalogue import EXPERIMENTS
-from resolvent_lab.experiments.failures import Failure, restore
-from resolvent_lab.experiments.run import Run, load
+from resolvent_lab.experiments.claim import Outcome, judge
+from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.run import Run, folder_of, load
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run, and what went wrong with it."""
+
+    experiment: str
+    config: Config
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.experiment} {self.config.name}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -40,13 +59,36 @@ def read(out: Path) -> Results:
         raise ValueError(f"there is no {path}: give a folder that `resolvent reproduce` has written to.")
     content = strict_json.load(path)
     runs = tuple(_restored(record, out) for record in content["runs"])
-    return Results(runs, tuple(restore(note) for note in content["failures"]))
+    return Results(runs, tuple(_failure(note) for note in content["failures"]))
+
+
+def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[Outcome]]]:
+    """Each experiment that has runs, with its part of the results and what becomes of its claims."""
+    for experiment in EXPERIMENTS.values():
+        part = results.of(experiment.name)
+        if part.runs:
+            yield experiment, part, judge(experiment.claims, part)
+
+
+def note_of(experiment: str, config: Config, out: Path) -> Path:
+    """Where a failed run leaves its note, until it succeeds: beside the folders of the finished ones."""
+    return folder_of(experiment, config, out).parent / f"{config.name}.failed.json"
+
+
+def write_note(failure: Failure, out: Path) -> None:
+    note = note_of(failure.experiment, failure.config, out)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    strict_json.dump(dataclasses.asdict(failure), note)
 
 
 def _record(run: Run, out: Path) -> dict[str, Any]:
-    return {**asdict(run), "folder": str(run.folder.relative_to(out))}
+    return {**dataclasses.asdict(run), "folder": str(run.folder.relative_to(out))}
 
 
 def _restored(record: dict[str, Any], out: Path) -> Run:
     config = EXPERIMENTS[record["experiment"]].config(**record["config"])
     return Run(**{**record, "config": config, "folder": out / record["folder"]})
+
+
+def _failure(note: dict[str, Any]) -> Failure:
+    return Failure(note["experiment"], EXPERIMENTS[note["experiment"]].config(**note["config"]), note["error"])

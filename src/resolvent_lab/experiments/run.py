@@ -17,7 +17,8 @@ import torch
 import resolvent as rs
 from resolvent_lab import lightning
 from resolvent_lab.experiments import machine, strict_json
-from resolvent_lab.experiments.catalogue import EXPERIMENTS, Data
+from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.experiment import Data
 from resolvent_lab.experiments.network import Config, Metrics, Network
 
 _CURVE_POINTS = 300

@@ -5,22 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.claims import Outcome, judged
-from resolvent_lab.experiments.descriptions import DESCRIPTIONS
-from resolvent_lab.experiments.results import Results
-from resolvent_lab.experiments.tables import claim_rows, failure_rows, tables
+from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.results import Results, judged
+from resolvent_lab.experiments.tables import claim_rows, failure_rows
 
 
 def write_summary(out: Path, results: Results) -> Path:
     """Write out/summary.md: what became of the claims, what was measured, and what failed; the claims as JSON, too."""
     parts, records = [], []
     for experiment, part, outcomes in judged(results):
-        records += [_record(experiment, outcome) for outcome in outcomes]
-        shown = {"Claims": claim_rows(outcomes), **tables(experiment, part.runs)}
+        records += [_record(experiment.name, outcome) for outcome in outcomes]
+        shown = {"Claims": claim_rows(outcomes), **experiment.tables(part.runs)}
         if part.failures:
             shown["Failures"] = failure_rows(part.failures)
         text = "\n".join(f"### {title}\n\n{_markdown(rows)}" for title, rows in shown.items())
-        parts.append(f"## {DESCRIPTIONS[experiment][0]}\n\n{text}")
+        parts.append(f"## {experiment.title}\n\n{text}")
     path = out / "summary.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     strict_json.dump({"claims": records}, out / "summary.json")
@@ -48,7 +47,7 @@ def verdicts(results: Results) -> str:
     for experiment, part, outcomes in judged(results):
         found = [outcome.verdict for outcome in outcomes]
         counts = [len(part.runs), len(part.failures), *map(found.count, ("reproduced", "not reproduced", "not run"))]
-        rows.append([experiment, *map(str, counts)])
+        rows.append([experiment.name, *map(str, counts)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 

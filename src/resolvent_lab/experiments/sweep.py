@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from resolvent_lab.experiments.failures import Failure, note_of, record
 from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.results import Failure, note_of, write_note
 from resolvent_lab.experiments.run import OnEpoch, is_finished, train
 
 Task = tuple[str, Config]
@@ -111,7 +111,7 @@ def _attempt(task: Task, out: Path, on_epoch: OnEpoch) -> Failure | None:
             note_of(*task, out).unlink(missing_ok=True)
     except Exception as error:
         failure = Failure(*task, f"{type(error).__name__}: {error}")
-        record(failure, out)
+        write_note(failure, out)
         return failure
     return None
 

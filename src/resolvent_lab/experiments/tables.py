@@ -1,21 +1,23 @@
-"""The tables of the report: what was measured, as mean and spread over the seeds."""
+"""What the report says in tables and in words: claims, failures, measurements, settings."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import Any
+from dataclasses import fields
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments import lotka_volterra
-from resolvent_lab.experiments.claims import Outcome
-from resolvent_lab.experiments.failures import Failure
-from resolvent_lab.experiments.mnist.tables import tables as noise_tables
-from resolvent_lab.experiments.run import Run
-from resolvent_lab.experiments.spread import spread
-from resolvent_lab.experiments.stiff import predicted_slope
+from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.experiment import Experiment, Rows
+from resolvent_lab.experiments.network import Config
 
-Column = Callable[[Run], float]
+if TYPE_CHECKING:
+    from resolvent_lab.experiments.results import Failure
+    from resolvent_lab.experiments.run import Run
+
+Column = Callable[["Run"], float]
 
 
-def claim_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
+def claim_rows(outcomes: Sequence[Outcome]) -> Rows:
     """Rows of text, the header first, the verdict last; a row for each claim."""
     rows = [["claim", "measured is", "value", "criterion", "seeds", "verdict"]]
     for outcome in outcomes:
@@ -25,78 +27,73 @@ def claim_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
     return rows
 
 
-def failure_rows(failures: Sequence[Failure]) -> list[list[str]]:
+def failure_rows(failures: "Sequence[Failure]") -> Rows:
     """Rows of text, the header first; a row for each run that failed."""
     return [["failed run", "error"], *([failure.config.name, failure.error] for failure in failures)]
 
 
-def tables(experiment: str, runs: Sequence[Run]) -> dict[str, list[list[str]]]:
-    """All tables of an experiment by title."""
-    return noise_tables(runs) if experiment == "mnist" else {"Measurements": table(experiment, runs)}
+def by_settings(settings: Sequence[str], columns: Mapping[str, Column]) -> "Callable[[Sequence[Run]], dict[str, Rows]]":
+    """Makes a table of runs with a row for each configuration, whatever its seed.
+
+    Arguments:
+        settings: the settings of a configuration that tell it from others.
+        columns: by heading, a function from a run to a number; their mean and spread over the seeds are shown.
+    """
+
+    def tables(runs: "Sequence[Run]") -> dict[str, Rows]:
+        groups: dict[tuple[Any, ...], list[Run]] = {}
+        for run in runs:
+            groups.setdefault(tuple(getattr(run.config, name) for name in settings), []).append(run)
+        rows = [[*map(_words, settings), *columns, "seconds a run", "seeds"]]
+        for key in sorted(groups):
+            group = groups[key]
+            cells = [spread([float(column(run)) for run in group]) for column in columns.values()]
+            seconds = f"{fmean(run.seconds for run in group):.0f}"
+            rows.append([*(f"{value:g}" for value in key), *cells, seconds, str(len(group))])
+        return {"Measurements": rows}
+
+    return tables
 
 
-def table(experiment: str, runs: Sequence[Run]) -> list[list[str]]:
-    """Rows of text, the header first; a row for each configuration, whatever its seed."""
-    settings, columns = _SETTINGS[experiment], _COLUMNS[experiment]
-    groups: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(tuple(getattr(run.config, name) for name in settings), []).append(run)
-    rows = [[*(name.replace("_", " ") for name in settings), *columns, "seconds a run", "seeds"]]
-    for key in sorted(groups):
-        group = groups[key]
-        cells = [spread([float(column(run)) for run in group]) for column in columns.values()]
-        seconds = f"{fmean(run.seconds for run in group):.0f}"
-        rows.append([*(f"{value:g}" for value in key), *cells, seconds, str(len(group))])
-    return rows
-
-
-def _metric(name: str) -> Column:
+def metric(name: str) -> Column:
+    """A column that shows a metric as it is."""
     return lambda run: run.metrics[name]
 
 
-_SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "regression": ("theta", "alpha_div"),
-    "stiff": ("points", "theta"),
-    "lotka-volterra": ("theta",),
-}
+def spread(values: Sequence[float], digits: str = ".3g") -> str:
+    """Mean and standard deviation over seeds."""
+    if not all(map(math.isfinite, values)):
+        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, which has no mean
+    mean = f"{fmean(values):{digits}}"
+    # Rounded twice: one digit alone would be written as 1e+01 from 10 on.
+    return mean if len(set(values)) < 2 else f"{mean} ± {float(f'{stdev(values):.1g}'):g}"
 
-_COLUMNS: Mapping[str, Mapping[str, Column]] = {
-    "regression": {
-        "mean squared error": _metric("mse"),
-        "divergence, weighted": _metric("divergence"),
-        "divergence": _metric("unweighted_divergence"),
-        "Jacobian": _metric("jacobian"),
-        "min Re λ": _metric("leftmost_eigenvalue"),
-        "max |R|": _metric("largest_growth"),
-        "band ratio": _metric("band_ratio"),
-        "sign changes": _metric("sign_flips"),
-        "L-BFGS iterations": _metric("lbfgs_iterations"),
-        "default solver's": _metric("iterations"),
-        "restarts": _metric("restarts"),
-    },
-    "stiff": {
-        "error of layers": _metric("discrete_error"),
-        "t ≤ 0.5": _metric("discrete_error_early"),
-        "t ≥ 1": _metric("discrete_error_late"),
-        "continuous error": _metric("continuous_error"),
-        "turning points": _metric("turning_points"),
-        "mean slope": lambda run: fmean(run.metrics["slopes"]),
-        "predicted": lambda run: predicted_slope(run.config.theta),
-        "smallest R": _metric("growth_low"),
-        "largest R": _metric("growth_high"),
-        "evaluations a layer": _metric("evaluations"),
-        "restarts": _metric("restarts"),
-    },
-    "lotka-volterra": {
-        "loss": _metric("loss"),
-        "coefficient of f'f": _metric("coefficient"),
-        "predicted": lambda run: lotka_volterra.predicted_coefficient(run.config.theta),
-        "div F - div f": _metric("divergence"),
-        "late radius, inner orbit": lambda run: run.metrics["late_radius"][0],
-        "outer orbit": lambda run: run.metrics["late_radius"][-1],
-        "distance of layers, inner orbit": lambda run: run.metrics["orbit_distance"][0],
-        "outer": lambda run: run.metrics["orbit_distance"][-1],
-        "iterations a layer": _metric("iterations"),
-        "restarts": _metric("restarts"),
-    },
-}
+
+def settings_in_words(configs: Sequence[Config]) -> str:
+    """Every setting, with all of the values that it takes."""
+    return "; ".join(f"{_words(name)} {_listed(values)}" for name, values in _values(configs).items())
+
+
+def differences(experiment: Experiment, configs: Sequence[Config]) -> str:
+    """Which values differ from those of the sweep at full length; seeds do not count. Nothing if none does."""
+    full = _values(experiment.configs(False, None, 1))
+    found = {name: values for name, values in _values(configs).items() if name != "seed" and values != full[name]}
+    changes = (f"{_words(name)} {_listed(values)} instead of {_listed(full[name])}" for name, values in found.items())
+    return "; ".join(changes)
+
+
+def _values(configs: Sequence[Config]) -> dict[str, list[Any]]:
+    return {f.name: sorted({getattr(config, f.name) for config in configs}, key=_order) for f in fields(configs[0])}
+
+
+def _order(value: Any) -> tuple[str, Any]:
+    """Numbers by size, whatever else by its kind."""
+    return ("", value) if isinstance(value, int | float) else (type(value).__name__, str(value))
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from resolvent_lab.experiments.claims import CLAIMS, Claim, judge
-from resolvent_lab.experiments.failures import Failure
-from resolvent_lab.experiments.regression import RegressionConfig
-from resolvent_lab.experiments.results import Results
+from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.claim import Claim, judge
+from resolvent_lab.experiments.regression.model import RegressionConfig
+from resolvent_lab.experiments.results import Failure, Results
 from resolvent_lab.experiments.run import Run
 from resolvent_lab.experiments.tables import spread
 
@@ -93,8 +93,8 @@ def test_mean_and_spread_are_told_where_there_are_any(values, text):
 
 
 def test_all_claims_say_what_is_measured_and_have_a_limit():
-    for claims in CLAIMS.values():
-        for claim in claims:
+    for experiment in EXPERIMENTS.values():
+        for claim in experiment.claims:
             assert claim.statement
             assert claim.quantity
             assert claim.low > -float("inf") or claim.high < float("inf")

@@ -4,8 +4,10 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from resolvent_lab.experiments import lotka_volterra, regression, stiff
 from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
+from resolvent_lab.experiments.regression import model as regression
+from resolvent_lab.experiments.stiff import model as stiff
 
 
 def test_orbits_agree_with_scipy():

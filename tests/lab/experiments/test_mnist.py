@@ -18,10 +18,10 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell, noise_table
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.mnist.paper import published
+from resolvent_lab.experiments.mnist.tables import tables
 from resolvent_lab.experiments.reproduce import train
 from resolvent_lab.experiments.results import collect
 from resolvent_lab.experiments.run import _fit
-from resolvent_lab.experiments.tables import tables
 from resolvent_lab.images import ImageModule, Images, Split
 from seeding import shifted
 
@@ -312,7 +312,7 @@ def test_images_of_one_s_own_from_the_command_to_attacks(tmp_path: Path, capsys:
     runs = collect(out).runs
     assert [run.config.column for run in runs] == ["explicit-free", "theta1"]  # type: ignore[attr-defined]
     assert all((run.config.data, run.config.num_classes, run.config.height) == ("own", 4, 8) for run in runs)  # type: ignore[attr-defined]
-    found = tables("mnist", runs)
+    found = tables(runs)
     assert any("worst of all attacks" in title for title in found)
     assert all(len(rows) == 3 for rows in found.values())
     assert capsys.readouterr().out.count("attacking") == 1

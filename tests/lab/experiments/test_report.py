@@ -7,15 +7,16 @@ import re
 import pytest
 import torch
 
-from resolvent_lab.experiments import lotka_volterra, regression, reproduce, stiff, strict_json
+from resolvent_lab.experiments import reproduce, strict_json
 from resolvent_lab.experiments.catalogue import EXPERIMENTS, chosen
-from resolvent_lab.experiments.claims import CLAIMS
+from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
+from resolvent_lab.experiments.regression import model as regression
 from resolvent_lab.experiments.results import collect, read
 from resolvent_lab.experiments.run import folder_of, is_finished, load, train
+from resolvent_lab.experiments.stiff import model as stiff
 from resolvent_lab.experiments.summary import write_summary
 from resolvent_lab.experiments.sweep import SweepError, sweep
-from resolvent_lab.experiments.tables import tables
 
 FIGURES = {
     "regression": ("data", "training", "iterations", "fields", "spectra", "spectra-stages"),
@@ -89,7 +90,7 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
         for suffix in ("png", "pdf"):
             assert (out / "figures" / f"{experiment}-{name}.{suffix}").stat().st_size > 1000
     verdicts = re.findall(r'<tr class="(reproduced|not-reproduced|not-run)">', page)
-    assert len(verdicts) == len(CLAIMS[experiment])
+    assert len(verdicts) == len(EXPERIMENTS[experiment].claims)
     assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
     assert "Shortened: " in page
@@ -98,13 +99,13 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
 
 
 def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
-    experiment, out, tasks = results
-    runs = collect(out)
+    name, out, tasks = results
+    experiment, runs = EXPERIMENTS[name], collect(out)
     lines = write_summary(out, runs).read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
-    assert len(rows) == 1 + len(CLAIMS[experiment]) + len(tables(experiment, runs.runs)) * (1 + len(tasks))
+    assert len(rows) == 1 + len(experiment.claims) + len(experiment.tables(runs.runs)) * (1 + len(tasks))
     claims = strict_json.load(out / "summary.json")["claims"]
-    assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in CLAIMS[experiment]]
+    assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in experiment.claims]
 
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):

@@ -39,7 +39,8 @@ ATTACKS: dict[str, Attack] = {
 def test_gradients_find_the_nearest_point_of_the_only_plane(attack: Attack, norm: str) -> None:
     model, images, labels, distances, budget = linear_case(2, norm)
     outcome = attack(model, images, labels, budget)
-    assert outcome.correct.tolist() == (distances >= budget.radius).tolist()
+    assert not outcome.correct[distances < 0.98 * budget.radius].any()
+    assert outcome.correct[distances > budget.radius].all()
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -54,7 +54,8 @@ def test_certificates_withstand_the_suite(theta: float, trained: bool) -> None:
         far = Budget("l2", 40 * float(radii.max()))
         outcomes = suite(model, surrogate, images, labels, far)
         assert not any(refuted(radii, images, outcome).any() for outcome in outcomes)
-        assert any(refuted(100 * radii, images, outcome).any() for outcome in outcomes), "too large a radius shows"
+        if trained:  # A network that was not may give all images one class, at any distance.
+            assert any(refuted(100 * radii, images, outcome).any() for outcome in outcomes), "too large a radius shows"
 
 
 def test_radii_of_a_linear_classifier() -> None:

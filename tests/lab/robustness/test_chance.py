@@ -40,7 +40,7 @@ def test_noise_has_its_moments_and_scales() -> None:
     assert abs(float(noise.mean())) < 5 / math.sqrt(noise.numel())
     assert abs(float(noise.square().mean()) - 1) < 5 * math.sqrt(2 / noise.numel())
     torch.testing.assert_close(gaussian_noise(images, 0.3, seed=shifted(0)), images + 0.3 * noise)
-    torch.testing.assert_close(gaussian_noise(images, 0.3, 0, clamp=True), (images + 0.3 * noise).clamp(0, 1))
+    torch.testing.assert_close(gaussian_noise(images, 0.3, shifted(0), clamp=True), (images + 0.3 * noise).clamp(0, 1))
     torch.testing.assert_close(gaussian_noise(images[:3], 1.0, seed=shifted(0)), images[:3] + noise[:3])
     for other in (gaussian_noise(images, 1.0, seed=shifted(1)), gaussian_noise(images, 1.0, seed=shifted(0), draw=1)):
         correlation = ((other - images) * noise).mean()

@@ -1,1 +1,52 @@
 """Example 4: digits are classified under noise, by residual networks with explicit and with implicit layers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.mnist.claims import CLAIMS
+from resolvent_lab.experiments.mnist.columns import configs
+from resolvent_lab.experiments.mnist.config import MnistConfig
+from resolvent_lab.experiments.mnist.network import Mnist, data
+from resolvent_lab.experiments.mnist.tables import tables
+
+_DESCRIPTION = (
+    "Residual networks of one size, with four stages of two theta layers, are trained on a thousand clean images "
+    "and shown images with Gaussian noise of standard deviation sigma: the training images, as in the paper, and "
+    "held-out ones; the paper's numbers are in parentheses. Columns theta0 to theta1 are the paper's, with "
+    "F^{-3,1}; for theta = 0 that field cancels the skip connection, so that explicit-2.5 (F^{-2.5,1}), "
+    "explicit-1lip (F^{-1,1}), explicit-free (F = S*G, the usual residual network) and explicit-batchnorm are the "
+    "explicit networks to compare with. Numbers are means over draws of the noise, the same for all networks, "
+    "and over seeds, with the standard deviation over seeds."
+)
+
+
+def _figures(runs: Sequence[Any]) -> dict[str, Any]:
+    from resolvent_lab.experiments.mnist.figures import figures  # needs matplotlib, which training does not
+
+    return figures(runs)
+
+
+def _attack(out: Path, size: str, count: int) -> None:
+    from resolvent_lab.experiments.mnist.attacks import attack  # reads runs, and so needs the list of experiments
+
+    attack(out, size, count)
+
+
+EXPERIMENT = Experiment(
+    name="mnist",
+    title="Digits under noise",
+    description=_DESCRIPTION,
+    config=MnistConfig,
+    configs=configs,
+    data=data,
+    network=Mnist,
+    claims=CLAIMS,
+    tables=tables,
+    figures=_figures,
+    figures_show_all_seeds=True,
+    duration=4,
+    extras=("columns", "data", "held_out"),
+    attack=_attack,
+)

@@ -2,22 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from resolvent_lab.experiments.experiment import Rows
 from resolvent_lab.experiments.mnist.columns import place
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell
 from resolvent_lab.experiments.mnist.paper import published
 from resolvent_lab.experiments.network import Metrics
-from resolvent_lab.experiments.run import Run
-from resolvent_lab.experiments.spread import spread
+from resolvent_lab.experiments.tables import spread
 
-Rows = list[list[str]]
+if TYPE_CHECKING:
+    from resolvent_lab.experiments.run import Run
 
 _PARTS = {"train": "training images", "held_out": "held-out images"}
 
 
-def tables(runs: Sequence[Run]) -> dict[str, Rows]:
+def tables(runs: "Sequence[Run]") -> dict[str, Rows]:
     """By title; a row for each column of the paper's table and each baseline, whatever the seed."""
     columns = by_column(runs)
     found = {
@@ -31,7 +32,7 @@ def tables(runs: Sequence[Run]) -> dict[str, Rows]:
     return found | {"Networks and solves": _work(columns)} | _ratios(columns) | _robustness(columns)
 
 
-def by_column(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_column(runs: "Sequence[Run]") -> "dict[str, list[Run]]":
     """The runs of each column, family by family, those of the paper first."""
     columns: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.config.seed):
@@ -39,7 +40,7 @@ def by_column(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {column: columns[column] for column in sorted(columns, key=place)}
 
 
-def _accuracies(columns: Mapping[str, Sequence[Run]], part: str, top: int, clamped: bool) -> Rows:
+def _accuracies(columns: "Mapping[str, Sequence[Run]]", part: str, top: int, clamped: bool) -> Rows:
     sigmas = (*SIGMAS, *HARDER)
     rows = [["column", *(f"sigma = {sigma:g}" for sigma in sigmas), "seeds"]]
     for column, runs in columns.items():
@@ -48,13 +49,13 @@ def _accuracies(columns: Mapping[str, Sequence[Run]], part: str, top: int, clamp
     return rows
 
 
-def _cell(column: str, runs: Sequence[Run], part: str, sigma: float, top: int, clamped: bool) -> str:
+def _cell(column: str, runs: "Sequence[Run]", part: str, sigma: float, top: int, clamped: bool) -> str:
     measured = spread([run.metrics[cell(part, sigma, top, clamped)] for run in runs], ".1f")
     paper = published(column, sigma, top) if part == "train" and not clamped else None
     return measured if paper is None else f"{measured} (paper {paper:g})"
 
 
-def _work(columns: Mapping[str, Sequence[Run]]) -> Rows:
+def _work(columns: "Mapping[str, Sequence[Run]]") -> Rows:
     rows = [
         [
             *("column", "parameters", "theta", "data", "steps a layer", "evaluations a layer"),
@@ -81,7 +82,7 @@ def _work(columns: Mapping[str, Sequence[Run]]) -> Rows:
     return rows
 
 
-def _ratios(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
+def _ratios(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
     """How noise fares on its way through the networks."""
     measured = {
         column: [r.metrics["noise_to_signal"] for r in runs if "noise_to_signal" in r.metrics]
@@ -102,7 +103,7 @@ def _ratios(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
     )
 
 
-def _robustness(columns: Mapping[str, Sequence[Run]]) -> dict[str, Rows]:
+def _robustness(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
     """The tables of those networks that were attacked, if any were."""
     attacked = {
         column: [run.metrics["robustness"] for run in runs if "robustness" in run.metrics]

@@ -1,7 +1,7 @@
 """What the paper says of Example 3, and what its theory predicts."""
 
-from resolvent_lab.experiments.claims.claim import Claim, Runs
-from resolvent_lab.experiments.lotka_volterra import THETAS, predicted_coefficient
+from resolvent_lab.experiments.claim import Claim, Runs
+from resolvent_lab.experiments.lotka_volterra.model import THETAS, predicted_coefficient
 
 _INF = float("inf")
 

@@ -14,7 +14,7 @@ import resolvent as rs
 from resolvent import plotting
 from resolvent.models import ImplicitResNet
 from resolvent.plotting import COLORS
-from resolvent_lab.experiments.figures.grid import grid
+from resolvent_lab.experiments.grid import grid
 from resolvent_lab.experiments.mnist.columns import family
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, NOISE_SEED, SIGMAS, cell

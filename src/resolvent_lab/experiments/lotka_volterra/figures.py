@@ -11,8 +11,8 @@ from torch import Tensor
 import resolvent as rs
 from resolvent import plotting
 from resolvent.plotting import COLORS
-from resolvent_lab.experiments.figures.grid import grid
-from resolvent_lab.experiments.lotka_volterra import HORIZON, LAYERS, LotkaVolterra, orbits, truth
+from resolvent_lab.experiments.grid import grid
+from resolvent_lab.experiments.lotka_volterra.model import HORIZON, LAYERS, LotkaVolterra, orbits, truth
 from resolvent_lab.experiments.run import Run
 
 _XLIM, _YLIM = (0.0, 3.0), (0.0, 2.0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, mean_steps
+from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, mean_steps, sign_flips
 
 THETAS = ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAYERS = 5
@@ -131,9 +131,3 @@ class Regression(Network):
 
 def _block(field: Any, theta: float, **solving: Any) -> rs.ThetaBlock:
     return rs.ThetaBlock(field, theta=theta, num_steps=LAYERS, horizon=float(LAYERS), **solving)
-
-
-def sign_flips(values: Tensor) -> float:
-    """How often the increments of (T, batch) change their sign, on average over the batch."""
-    signs = values.diff(dim=0).sign()
-    return (signs.diff(dim=0) != 0).double().sum(0).mean().item()

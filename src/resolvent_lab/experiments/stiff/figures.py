@@ -7,9 +7,18 @@ import torch
 from matplotlib.figure import Figure
 
 from resolvent.plotting import COLORS
-from resolvent_lab.experiments.figures.grid import grid
+from resolvent_lab.experiments.grid import grid
 from resolvent_lab.experiments.run import Run
-from resolvent_lab.experiments.stiff import HORIZON, LAYERS, RATE, STEP, Stiff, StiffConfig, exact, predicted_slope
+from resolvent_lab.experiments.stiff.model import (
+    HORIZON,
+    LAYERS,
+    RATE,
+    STEP,
+    Stiff,
+    StiffConfig,
+    exact,
+    predicted_slope,
+)
 
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:

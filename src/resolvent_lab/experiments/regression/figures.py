@@ -12,8 +12,8 @@ from torch import Tensor
 import resolvent as rs
 from resolvent import plotting
 from resolvent.plotting import COLORS
-from resolvent_lab.experiments.figures.grid import grid
-from resolvent_lab.experiments.regression import BAND, LAYERS, augment
+from resolvent_lab.experiments.grid import grid
+from resolvent_lab.experiments.regression.model import BAND, LAYERS, augment
 from resolvent_lab.experiments.run import Run
 
 _DASHES = ((0, (1, 1)), (0, (1, 2.5)), (0, (4, 2)), (0, (7, 3)), "solid")

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resolvent_lab.experiments.network import Config
-from resolvent_lab.experiments.results import Results
-from resolvent_lab.experiments.run import Run
+
+if TYPE_CHECKING:
+    from resolvent_lab.experiments.results import Results
+    from resolvent_lab.experiments.run import Run
 
 
 class NotRunError(LookupError):
@@ -21,7 +23,7 @@ class FailedError(NotRunError):
 class Runs:
     """The runs of one experiment with one seed; no claim is judged by what a failed one leaves of a sweep."""
 
-    def __init__(self, runs: Sequence[Run], failed: Sequence[Config] = ()) -> None:
+    def __init__(self, runs: "Sequence[Run]", failed: Sequence[Config] = ()) -> None:
         self.runs = runs
         self.failed = failed
 
@@ -114,7 +116,7 @@ class Outcome:
         return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
 
 
-def judge(claims: Sequence[Claim], results: Results) -> list[Outcome]:
+def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
     """What becomes of the claims of one experiment."""
     failed = [failure.config for failure in results.failures]
     numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from resolvent_lab.experiments.claims.claim import Claim, NotRunError, Runs
+from resolvent_lab.experiments.claim import Claim, NotRunError, Runs
 from resolvent_lab.experiments.mnist.measure import cell
 
 _IMPLICIT = ("theta0.25", "theta0.5", "theta0.75", "theta1")

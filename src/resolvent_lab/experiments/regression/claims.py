@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from resolvent_lab.experiments.claims.claim import Claim
+from resolvent_lab.experiments.claim import Claim
 
 
 def _free(config: Any) -> bool:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent_lab.experiments.network import Batches, Config, Metrics, Network
-from resolvent_lab.experiments.regression import sign_flips
+from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, sign_flips
 
 THETAS = (0.0, 0.5, 1.0)
 POINTS = (2, 4, 10)

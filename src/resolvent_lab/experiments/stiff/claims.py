@@ -2,8 +2,8 @@
 
 from statistics import fmean
 
-from resolvent_lab.experiments.claims.claim import Claim, Runs
-from resolvent_lab.experiments.stiff import HIGH, LOW, THETAS, predicted_slope
+from resolvent_lab.experiments.claim import Claim, Runs
+from resolvent_lab.experiments.stiff.model import HIGH, LOW, THETAS, predicted_slope
 
 
 def _error(theta: float, metric: str, statement: str, low: float, high: float) -> Claim:
