@@ -5,10 +5,24 @@ BIN := $(VENV)/bin
 # Byte code is made when it is needed: to make all of it takes longer than the installation.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: test lint format docs bench demo clean
+.PHONY: test test-slow test-all test-portable lint format docs bench demo clean
+
+PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 tests
+	$(PYTEST) -m "not slow" tests
+
+# Full-length trainings, the mass tests, the slowest parametrisations and second precisions.
+test-slow: $(VENV)/.dev
+	$(PYTEST) -m slow tests
+
+test-all: test test-slow
+
+# What another processor rounds otherwise, and other random numbers, must change no verdict.
+test-portable: $(VENV)/.dev
+	for setting in ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE RESOLVENT_TEST_SEED=1; do \
+		echo "with $$setting"; env $$setting $(PYTEST) -m "not slow" tests || exit 1; \
+	done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

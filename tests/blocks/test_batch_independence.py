@@ -45,7 +45,7 @@ def assert_same(ours: tuple[Tensor, ...], reference: tuple[Tensor, ...], row: in
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", [15, *range(14)])
+@pytest.mark.parametrize("seed", [15, 0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 14))])
 def test_a_sample_alone_in_a_batch_and_in_a_crowd(mode: str, seed: int) -> None:
     field = steep(seed)
     x = 2 * torch.randn(6, 2)
@@ -63,7 +63,7 @@ def test_a_sample_alone_in_a_batch_and_in_a_crowd(mode: str, seed: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_earlier_passes_change_nothing(mode: str) -> None:
-    for seed in range(5):
+    for seed in range(2):
         field, x = steep(seed), 2 * torch.randn(6, 2)
         block, fresh = (ThetaBlock(field, 0.5, 5, 5.0, mode=mode, on_failure="ignore") for _ in range(2))
         for _ in range(3):

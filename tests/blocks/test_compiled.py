@@ -27,6 +27,7 @@ def fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+@pytest.mark.slow
 def test_the_default_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "inductor")
     field, x = fields.MLP(2, 4, 1, nn.ReLU()), torch.randn(5, 2, requires_grad=True)

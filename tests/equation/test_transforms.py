@@ -17,10 +17,15 @@ TIGHT = rs.Stopping(rtol=1e-11, atol=1e-12)
 PAIRS = [
     (rs.Auto(), None),
     (rs.Picard(), rs.GMRES()),
-    (rs.Anderson(), rs.GMRES(restart=2)),
-    (rs.NewtonKrylov(), rs.BiCGStab()),
-    (rs.Broyden(), rs.Neumann()),
-    (rs.Chord(), rs.DenseLU()),
+    *(
+        pytest.param(pair, marks=pytest.mark.slow)
+        for pair in (
+            (rs.Anderson(), rs.GMRES(restart=2)),
+            (rs.NewtonKrylov(), rs.BiCGStab()),
+            (rs.Broyden(), rs.Neumann()),
+            (rs.Chord(), rs.DenseLU()),
+        )
+    ),
 ]
 
 

@@ -50,7 +50,7 @@ def test_for_softmax_it_is_what_small_noise_adds_to_the_loss() -> None:
 
 
 @pytest.mark.parametrize("measure", ["square", "variance", "softmax"])
-@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("theta", [0.0, 0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_its_gradient_is_exact(theta: float, measure: str) -> None:
     model, x = network(theta), torch.randn(3, 6)
     generator = torch.Generator()

@@ -13,7 +13,7 @@ from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
 # What rounding may hide of a residual, in units of eps times its terms.
-_ROUNDINGS = 4.0
+_ROUNDINGS = 2.0
 
 
 @dataclass(frozen=True)
