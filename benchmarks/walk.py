@@ -139,9 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     parser.add_argument("--frames", action="store_true", help="show the files and the functions of every case")
-    parser.add_argument(
-        "--json", action="store_true", help="print the table, and the numbers and functions of every case"
-    )
+    parser.add_argument("--json", action="store_true", help="print the table and all that was found")
     arguments = parser.parse_args()
     found = walks()
     if arguments.json:
