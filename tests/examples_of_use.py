@@ -224,7 +224,9 @@ EXAMPLES: dict[str, Example] = {
     "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),
     "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
     "check_field": given(mlp, lambda x, field: rs.check_field(field, x)),
-    "cuda_graph": given(block, lambda x, model: (rs.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)),
+    "blocks.cuda_graph": given(
+        block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
+    ),
     "blocks.CudaGraph": given(block, lambda x, model: (rs.blocks.CudaGraph(model, 8) if x.is_cuda else model)(x)),
     "gradient_error": Example(
         lambda: partial(rs.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())

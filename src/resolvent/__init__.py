@@ -1,7 +1,7 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
 from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
-from resolvent.blocks import Block, ThetaBlock, check_field, cuda_graph, jvp, make_implicit
+from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
@@ -60,7 +60,6 @@ __all__ = [
     "analysis",
     "blocks",
     "check_field",
-    "cuda_graph",
     "estimators",
     "fields",
     "gradient_error",

@@ -50,12 +50,12 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("mode", ["auto", "sequential", "parallel", "compiled"])
 def test_solves_make_the_steps_they_are_told_to(eager: list[Any], mode: str) -> None:
     model, x = network(mode=mode), torch.randn(5, 3)
-    fast = rs.cuda_graph(model, x, steps=1)
+    fast = rs.blocks.cuda_graph(model, x, steps=1)
     few = fast(x)
     assert 0 < fast.unconverged <= 3 * len(x)
     model[1].strategy = rs.blocks.LayerByLayer()
     assert (few - model(x)).abs().max() > 1e-8
-    fast = rs.cuda_graph(model, x, steps=12)
+    fast = rs.blocks.cuda_graph(model, x, steps=12)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-9, atol=1e-9)
     assert fast.unconverged == 0
 
@@ -64,17 +64,17 @@ def test_solves_make_the_steps_they_are_told_to(eager: list[Any], mode: str) -> 
 def test_blocks_are_as_before_afterwards(eager: list[Any], mode: str) -> None:
     model, x = network(mode=mode), torch.randn(5, 3)
     before = model[1].options, model[1].strategy
-    rs.cuda_graph(model, x, steps=3)(x)
+    rs.blocks.cuda_graph(model, x, steps=3)(x)
     assert (model[1].options, model[1].strategy) == before
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        rs.cuda_graph(model, x, steps=3)(x[:, :2])
+        rs.blocks.cuda_graph(model, x, steps=3)(x[:, :2])
     assert (model[1].options, model[1].strategy) == before
 
 
 def test_failures_of_the_backward_pass_are_counted(eager: list[Any]) -> None:
     model = network(solver=rs.Newton(), adjoint=rs.ImplicitAdjoint(rs.Neumann(), stopping=rs.Stopping()))
     x = torch.randn(5, 3)
-    fast = rs.cuda_graph(model, x, steps=6)
+    fast = rs.blocks.cuda_graph(model, x, steps=6)
     value = fast(x)
     assert fast.unconverged == 0
     value.sum().backward()
@@ -83,7 +83,7 @@ def test_failures_of_the_backward_pass_are_counted(eager: list[Any]) -> None:
 
 def test_the_count_is_that_of_the_last_call(eager: list[Any]) -> None:
     model, x = network(), torch.randn(5, 3)
-    fast = rs.cuda_graph(model, x, steps=1)
+    fast = rs.blocks.cuda_graph(model, x, steps=1)
     fast(x)
     some = fast.unconverged
     assert some > 0
@@ -104,7 +104,7 @@ def test_gradients_and_structures(eager: list[Any]) -> None:
             return {"y": y, "scaled": scale * y}
 
     model, inputs = Two(), (torch.randn(5, 3, requires_grad=True), torch.randn(5, 1, requires_grad=True))
-    fast = rs.cuda_graph(model, inputs, steps=12)
+    fast = rs.blocks.cuda_graph(model, inputs, steps=12)
     leaves = [*inputs, *model.parameters()]
     results = []
     for function in (fast, model):
@@ -117,7 +117,7 @@ def test_gradients_and_structures(eager: list[Any]) -> None:
 
 def test_one_recording_for_each_kind_of_call(eager: list[Any]) -> None:
     model, x = network(), torch.randn(5, 3)
-    fast = rs.cuda_graph(model, x, steps=3)
+    fast = rs.blocks.cuda_graph(model, x, steps=3)
     assert len(eager) == 1
     fast(x)
     fast(x + 1)
@@ -140,7 +140,7 @@ def test_one_recording_for_each_kind_of_call(eager: list[Any]) -> None:
 
 def test_weights_that_moved_are_recorded_anew(eager: list[Any]) -> None:
     model, x = network(), torch.randn(5, 3)
-    fast = rs.cuda_graph(model, x, steps=12)
+    fast = rs.blocks.cuda_graph(model, x, steps=12)
     model.load_state_dict(network().state_dict())
     fast(x)
     assert len(eager) == 1
@@ -151,7 +151,7 @@ def test_weights_that_moved_are_recorded_anew(eager: list[Any]) -> None:
 
 def test_a_call_is_differentiated_once_and_before_the_next(eager: list[Any]) -> None:
     x = torch.randn(5, 3)
-    fast = rs.cuda_graph(network(), x, steps=4)
+    fast = rs.blocks.cuda_graph(network(), x, steps=4)
     first, second = fast(x), fast(x)
     with pytest.raises(rs.ResolventError, match="before the next call"):
         first.sum().backward()
@@ -169,7 +169,7 @@ def test_outputs_outlive_the_next_call(eager: list[Any]) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return buffer.copy_(x)
 
-    fast = rs.cuda_graph(Writes(), torch.zeros(2), steps=1)
+    fast = rs.blocks.cuda_graph(Writes(), torch.zeros(2), steps=1)
     first = fast(torch.ones(2))
     fast(torch.zeros(2))
     assert torch.equal(first, torch.ones(2))
@@ -186,18 +186,18 @@ def test_outputs_outlive_the_next_call(eager: list[Any]) -> None:
 )
 def test_what_cannot_be_recorded(example: Any, steps: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rs.cuda_graph(network(), example, steps=steps)
+        rs.blocks.cuda_graph(network(), example, steps=steps)
 
 
 def test_only_modules_are_recorded() -> None:
     with pytest.raises(ValueError, match=r"must be an nn\.Module"):
-        rs.cuda_graph(torch.tanh, torch.ones(5, 3), steps=4)  # type: ignore[arg-type]
+        rs.blocks.cuda_graph(torch.tanh, torch.ones(5, 3), steps=4)  # type: ignore[arg-type]
 
 
 def test_there_is_no_replay_inside_of_transforms() -> None:
     model = network()
     with pytest.raises(ValueError, match=r"torch\.func"):
-        torch.func.vmap(lambda x: rs.cuda_graph(model, x, steps=3)(x))(torch.ones(2, 5, 3))
+        torch.func.vmap(lambda x: rs.blocks.cuda_graph(model, x, steps=3)(x))(torch.ones(2, 5, 3))
 
 
 @pytest.mark.parametrize("error", ["operation not permitted when stream is capturing", "out of memory"])
@@ -207,7 +207,7 @@ def test_what_waits_for_the_device_is_explained(eager: list[Any], monkeypatch: p
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", fails)
     with pytest.raises(ValueError if "captur" in error else RuntimeError, match=r"learned theta|out of memory"):
-        rs.cuda_graph(network(), torch.ones(5, 3), steps=3)
+        rs.blocks.cuda_graph(network(), torch.ones(5, 3), steps=3)
 
 
 class WithTangents(nn.Module):
@@ -221,11 +221,11 @@ class WithTangents(nn.Module):
 
 def test_derivatives_of_a_network_can_be_recorded(eager: list[Any]) -> None:
     model, x, v = WithTangents(network()), torch.randn(5, 3), torch.randn(5, 3)
-    fast = rs.cuda_graph(model, (x, v), steps=12)
+    fast = rs.blocks.cuda_graph(model, (x, v), steps=12)
     for ours, reference in zip(fast(x, v), model(x, v), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
     assert fast.unconverged == 0
-    fast = rs.cuda_graph(model, (x, v), steps=1)
+    fast = rs.blocks.cuda_graph(model, (x, v), steps=1)
     fast(x, v)
     assert fast.unconverged > 0
 
@@ -242,7 +242,7 @@ class TestOnCuda:
     @pytest.mark.parametrize("memory", ["store", "checkpoint"])
     def test_outputs_and_gradients_of_a_block(self, memory: str) -> None:
         model = network(memory=memory).cuda()
-        fast = rs.cuda_graph(model, torch.randn(5, 3, device="cuda"), steps=12)
+        fast = rs.blocks.cuda_graph(model, torch.randn(5, 3, device="cuda"), steps=12)
         for size in (5, 5, 3, 5):
             results = []
             x = torch.randn(size, 3, device="cuda", requires_grad=True)
@@ -259,7 +259,7 @@ class TestOnCuda:
         images = torch.rand(6, 1, 8, 8, device="cuda")
         model(images)  # Norms are measured in full before their first use.
         plain = copy.deepcopy(model)
-        fast = rs.cuda_graph(model, images, steps=30)
+        fast = rs.blocks.cuda_graph(model, images, steps=30)
         losses = []
         for function, weights in ((fast, model), (plain, plain)):
             optimizer = torch.optim.SGD(weights.parameters(), lr=0.05)
@@ -275,7 +275,7 @@ class TestOnCuda:
 
     def test_gradients_are_accumulated_and_kept(self) -> None:
         model, x = network().cuda(), torch.randn(5, 3, device="cuda")
-        fast, other = rs.cuda_graph(model, x, steps=12), torch.randn(5, 3, device="cuda")
+        fast, other = rs.blocks.cuda_graph(model, x, steps=12), torch.randn(5, 3, device="cuda")
         results = []
         for function in (fast, model):
             model.zero_grad()
@@ -290,7 +290,7 @@ class TestOnCuda:
     def test_derivatives_of_a_network(self) -> None:
         model = WithTangents(network()).cuda()
         x, v = torch.randn(2, 5, 3, device="cuda")
-        fast = rs.cuda_graph(model, (x, v), steps=12)
+        fast = rs.blocks.cuda_graph(model, (x, v), steps=12)
         results = []
         for function in (fast, model):
             outputs, tangents = function(v, x)
@@ -302,7 +302,7 @@ class TestOnCuda:
 
     def test_failures_are_counted(self) -> None:
         model, x = network().cuda(), torch.randn(5, 3, device="cuda")
-        fast = rs.cuda_graph(model, x, steps=1)
+        fast = rs.blocks.cuda_graph(model, x, steps=1)
         fast(x)
         some = fast.unconverged
         silence(model[1].field)
@@ -314,7 +314,7 @@ class TestOnCuda:
         torch.set_default_dtype(torch.float32)
         model, x = resnet("free").cuda(), torch.rand(6, 1, 8, 8, device="cuda")
         with torch.no_grad():
-            fast = rs.cuda_graph(model, x, steps=30)
+            fast = rs.blocks.cuda_graph(model, x, steps=30)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
         with torch.autocast("cuda", torch.bfloat16):
             ours, reference = fast(x), model(x)
@@ -326,5 +326,5 @@ class TestOnCuda:
     def test_what_waits_for_the_device(self) -> None:
         model, x = network(learn_theta=True).cuda(), torch.randn(5, 3, device="cuda")
         with pytest.raises(ValueError, match="a learned theta does"):
-            rs.cuda_graph(model, x, steps=3)
+            rs.blocks.cuda_graph(model, x, steps=3)
         assert model(x).isfinite().all()

@@ -22,7 +22,7 @@ from resolvent.errors import DerivativeOrderError, ResolventError
 def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int) -> "CudaGraph":
     """Records a pass through a model, forward and backward, as CUDA graphs: a replay launches all kernels at once.
 
-        fast = rs.cuda_graph(model, x, steps=8)
+        fast = rs.blocks.cuda_graph(model, x, steps=8)
         logits = fast(x)
         fast.unconverged  # 0-d tensor
 

@@ -67,7 +67,7 @@ class UnrolledAdjoint(Adjoint):
                     "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
                 )
         solution = solve(problem, options.solver, options.stopping, start.w, start.reuse)
-        if not options.stopping.fixed:
+        if not (options.stopping.fixed or solution.all_converged):
             report(problem, solution, options.on_failure, options.place, start.given)
         return solution, solution.value
 
@@ -89,7 +89,7 @@ class AttachedAdjoint(Adjoint):
         with torch.no_grad():
             alone = replace(problem.detach(), last=last)
             solution = solve(alone, options.solver, options.stopping, start.w, start.reuse)
-        if not options.stopping.fixed:
+        if not (options.stopping.fixed or solution.all_converged):
             report(alone, solution, options.on_failure, options.place, start.given)
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value

@@ -20,10 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from resolvent.errors import ResolventError
 
-
-def transforming() -> bool:
-    """Whether a `torch.func` transform (vmap, grad, jvp, ...) is running."""
-    return torch._C._are_functorch_transforms_active()
+# Whether a `torch.func` transform (vmap, grad, jvp, ...) is running.
+transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def forward_mode() -> bool:
@@ -68,12 +66,12 @@ def whole(x: Tensor) -> Tensor:
 
 def any_true(mask: Tensor) -> bool:
     """Whether any entry is true, in any copy. Waits for the device."""
-    return bool(whole(mask).any())
+    return bool((whole(mask) if transforming() else mask).any())
 
 
 def all_true(x: Tensor) -> bool:
     """Whether all entries are true, in all copies. Waits for the device."""
-    return bool(whole(x).all())
+    return bool((whole(x) if transforming() else x).all())
 
 
 class _Record(TorchFunctionMode):

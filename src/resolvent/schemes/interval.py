@@ -85,7 +85,8 @@ class Interval:
             amplification: how much the step enlarges an error of w; the tolerance is tightened by it.
             before: the solve to learn from; None takes that of the last step.
         """
-        return self.solve(self.field.at(self.time(c)), b, a * self.step, w0, amplification, before)
+        options = self.options.tightened(amplification, b)
+        return resolve_with(options, self.field.at(self.time(c)), b, a * self.step, w0, before or self.before)
 
     def resolve_together(
         self,

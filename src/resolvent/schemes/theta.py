@@ -93,9 +93,8 @@ class Theta(Scheme):
         x = carry.states[0]
         if not self.implicit:
             return Step(Carry((x + interval.step * interval.evaluate(0.0, x),)))
-        return self._midpoint(interval, x) if self.form == "midpoint" else self._trapezoid(interval, x)
-
-    def _midpoint(self, interval: Interval, x: Tensor) -> Step:
+        if self.form == "trapezoid":
+            return self._trapezoid(interval, x)
         theta, guess = self.theta, interval.predict(1.0)
         # The stage lies on the chord from x to y, so the guess does, too.
         w0 = None if guess is None else x + theta * (guess - x)

@@ -13,6 +13,8 @@ from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.pseudo_transient import PseudoTransient
 
+_FOR_FEW = tuple(Attempt(solver) for solver in (Newton(), PseudoTransient(), LBFGS()))
+_FOR_MANY = tuple(Attempt(solver) for solver in (Anderson(), NewtonKrylov(), LBFGS()))
 # Steps of Anderson's method in the backward pass, after which GMRES is faster.
 _FEW_STEPS = 40
 
@@ -58,9 +60,7 @@ class Auto(Plan):
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        small = problem.size <= DENSE_LIMIT
-        solvers = (Newton(), PseudoTransient(), LBFGS()) if small else (Anderson(), NewtonKrylov(), LBFGS())
-        return tuple(Attempt(solver) for solver in solvers)
+        return _FOR_FEW if problem.size <= DENSE_LIMIT else _FOR_MANY
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()

@@ -38,7 +38,7 @@ class GraphedContender(TorchContender):
 
     def __init__(self, name: str, task: Task, convert: Convert, steps: int) -> None:
         super().__init__(name, task, convert)
-        self.fast = rs.cuda_graph(self.model, task.batch[0], steps)
+        self.fast = rs.blocks.cuda_graph(self.model, task.batch[0], steps)
 
     def seconds(self, kind: str, repeats: int) -> float:
         plain, self.called = self.called, self.fast

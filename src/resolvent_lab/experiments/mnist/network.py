@@ -93,7 +93,7 @@ class Mnist(Network):
     def _replayed(self, name: str, module: nn.Module, *inputs: Tensor) -> tuple[Any, Tensor]:
         """The outputs of a module as a CUDA graph, and how many solves of samples failed."""
         if name not in self._graphs:
-            self._graphs[name] = rs.cuda_graph(module, inputs, self.config.graph_steps)
+            self._graphs[name] = rs.blocks.cuda_graph(module, inputs, self.config.graph_steps)
         outputs = self._graphs[name](*inputs)
         return outputs, self._graphs[name].unconverged
 
