@@ -30,8 +30,6 @@ _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
 _MOST_DENSE_UNKNOWNS = 64
 # The residual that rounding leaves in a linear system is about so many roundings of its terms.
 _ROUNDINGS = 4.0
-# Squares of entries that are so many times the root of the smallest number are still accurate.
-_UNDERFLOW = 1e6
 # How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
@@ -177,19 +175,25 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
-    """With no absolute tolerance, a residual may be so small that its square underflows: entries do not."""
-    tiny = progress.residual <= _UNDERFLOW * torch.finfo(progress.residual.dtype).tiny ** 0.5
+    """With no absolute tolerance, a residual may be so small that its square underflows: then it is measured anew."""
+    kind = torch.finfo(progress.residual.dtype)
+    tiny = progress.residual <= (kind.tiny / kind.eps) ** 0.5
     if not any_true(tiny):
         return
     with torch.no_grad():
-        defect = problem.defect(progress.value).detach()
-        largest, b, w = (flat(x.detach()).abs().amax(1) for x in (defect, problem.b, progress.value))
-    scaled = defect / per_sample(torch.where(largest == 0, 1.0, largest), defect)
-    progress.residual = torch.where(tiny, largest * rms(scaled), progress.residual)
+        residual, b, w = (_scaled_rms(x.detach()) for x in (problem.defect(progress.value), problem.b, progress.value))
+    progress.residual = torch.where(tiny, residual, progress.residual)
     claimed = progress.status == Status.CONVERGED.value
-    wrong = tiny & claimed & (largest > rtol * torch.maximum(b, w))
+    # The first measurement may have been off by rounding.
+    wrong = tiny & claimed & (residual > 1.001 * rtol * torch.maximum(b, w))
     progress.status = progress.status.masked_fill(wrong, Status.STALLED.value)
     progress.check()
+
+
+def _scaled_rms(x: Tensor) -> Tensor:
+    """The root mean square of each sample with no squares that underflow."""
+    largest = flat(x).abs().amax(1)
+    return largest * rms(x / per_sample(torch.where(largest == 0, 1.0, largest), x))
 
 
 def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
