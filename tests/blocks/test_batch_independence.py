@@ -61,7 +61,7 @@ def test_a_sample_alone_in_a_batch_and_in_a_crowd(mode: str, seed: int) -> None:
         assert_same(many, alone, i)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES[:3], pytest.param(MODES[3], marks=pytest.mark.slow)])
 def test_earlier_passes_change_nothing(mode: str) -> None:
     for seed in range(2):
         field, x = steep(seed), 2 * torch.randn(6, 2)

@@ -28,6 +28,7 @@ def small(make, theta=0.5) -> Task:
 
 
 # torch's compiler looks at the .grad of all that it is given.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
 def test_rows_run_without_peers(make, monkeypatch):

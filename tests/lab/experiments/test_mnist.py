@@ -339,6 +339,7 @@ def test_the_machine_is_told_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.device() == torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_training_needs_no_library_of_figures_or_options() -> None:
     """matplotlib and scipy are imported by Lightning where they are found, so that ours are looked through instead."""
     forbidden = ("jsonargparse", "mlxtend", "pyautoattack", "pooch")

@@ -162,6 +162,7 @@ def test_a_run_that_fails_is_told_in_the_end_and_the_others_are_finished(tmp_pat
     assert failure.error.startswith("ValueError: init must be")
 
 
+@pytest.mark.slow
 def test_a_report_is_written_with_the_failed_runs_in_it_and_they_are_tried_again(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib").use("Agg")
     torch.set_default_dtype(torch.float32)

@@ -35,6 +35,7 @@ def suite(model: nn.Module, surrogate: nn.Module, images: Tensor, labels: Tensor
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theta", "trained"), [(0.0, False), (0.5, False), (0.5, True), (1.0, True)])
 def test_certificates_withstand_the_suite(theta: float, trained: bool) -> None:
     model, surrogate = theta_network(theta), theta_network(0.0)
