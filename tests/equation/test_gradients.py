@@ -54,8 +54,8 @@ def test_implicit_equals_unrolled_equals_finite_differences(solver: Solver) -> N
     for adjoint in (rs.ImplicitAdjoint(), rs.UnrolledAdjoint()):
         value = layer(*args, solver=solver, adjoint=adjoint, stopping=stopping)
         gradients.append(torch.autograd.grad(value.exp().sum(), args))
-    # Newton's residual falls with the square of the last step, times the curvature of F, but the derivative of that step
-    # belongs to the iterate before it: where F is nearly linear, it has far fewer digits than the residual.
+    # Newton's residual falls with the square of the last step, times the curvature of F, but the derivative of that
+    # step belongs to the iterate before it: where F is nearly linear, it has far fewer digits than the residual.
     digits = 1e-3 if isinstance(solver, rs.Newton) else 1e-8
     for implicit, unrolled in zip(*gradients, strict=True):
         assert (implicit - unrolled).abs().max() < digits * (1 + implicit.abs().max())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
-from resolvent.equation.function import Function, mixed
+from resolvent.equation.function import Function
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution, joined
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The ratio of two changes below which a fixed-point iteration is worth following.
 _CONTRACTS = 1.0
+# What h F' is allowed for. Where it is larger, states may be too inaccurate, and are then solved for layer by layer.
+_SLOPES = 1e3
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,11 @@ class AllTogether(Strategy):
         w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
     a resolvent of as many times the unknowns, in which every evaluation of the field serves all layers. Newton's method
-    solves it, with a block triangular matrix. For theta >= 1/2 the states follow from the stages with no further
-    evaluation, y_n = y_{n-1} + (w_n - y_{n-1}) / theta. For a smaller or a learned theta errors would grow that way,
-    and the states follow from the slopes at the stages. For few unknowns an evaluation of the field costs the same for
-    one layer and for many, so that the block is several times as fast.
+    solves it, with a block triangular matrix. For theta = 1 the states are the stages; otherwise they follow from the
+    slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). To recover them from the stages alone,
+    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, was tried: it saves that evaluation, but rounding adds up over the layers.
+    For few unknowns an evaluation of the field costs the same for one layer and for many, so that the block is several
+    times as fast.
 
     The groups follow from the number of layers and the unknowns of a sample. A sample whose group does not converge is
     solved for layer by layer, whatever becomes of the others.
@@ -101,10 +104,8 @@ def applies(pass_: "Pass", x: Tensor) -> bool:
 
 def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
     """The layers of these numbers, from the state x. Samples that do not converge together are solved for in turn."""
-    solution, states = _solve(pass_, numbers, x, None)
-    recovered_at_once = recovers(pass_.scheme.chord)
-    kept = solution.converged if recovered_at_once else solution.converged & _accurate(pass_, solution)
-    if (recovered_at_once and solution.all_converged) or bool(kept.all()):
+    solution, states, kept = _solve(pass_, numbers, x, None)
+    if bool(kept.all()):
         return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
     slow = list(pass_.take(bad).in_turn(numbers, x[bad]))
@@ -113,14 +114,15 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
         states, stages = rest, None
     else:
         # Once more for the good ones alone: the gradient must not pass through what the others left.
-        again, quick = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
+        again, quick, _ = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
     return _mixed_steps(solution, states, stages, good, bad, slow)
 
 
-def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor]:
-    """The stages of the layers as the solution of one equation, and the states that follow, (batch, layers, *shape)."""
+def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor, Tensor]:
+    """The stages of the layers as the solution of one equation, the states that follow, (batch, layers, *shape), and
+    (batch,) whether both are as accurate as asked for."""
     theta, count = pass_.scheme.chord, len(numbers)
     assert theta is not None
     first = pass_.interval(numbers[0])
@@ -130,11 +132,11 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None else w0
-    # An error of a stage enters the equations of all later layers, divided by theta.
-    solution = first.solve(F, b, first.step, start, amplification=count / pass_.scheme.solved_at)
-    if recovers(theta):
-        return solution, recovered(float(theta), x, solution.value)
-    return solution, b + first.step * F.with_mix(lower)(solution.value)
+    solution = first.solve(F, b, first.step, start, group_amplification(theta, count))
+    if _are_stages(theta):
+        return solution, solution.value, solution.converged
+    states = b + first.step * F.with_mix(lower)(solution.value)
+    return solution, states, solution.converged & _accurate(pass_, F, x, states)
 
 
 def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
@@ -148,17 +150,34 @@ def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
     return dataclasses.replace(options, solver=Newton(), adjoint=adjoint, on_failure="ignore", place=place)
 
 
-def recovers(theta: Number | None) -> bool:
-    """Whether the states are recovered from the stages alone: an error of a stage must not grow from layer to layer."""
-    return theta is not None and not isinstance(theta, Tensor) and theta >= 0.5
+def group_amplification(theta: Number, layers: int) -> float:
+    """By how much the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers, and the
+    slopes that states are made of enlarge an error of the stages. Newton's method takes about one step for it."""
+    return layers * (1.0 if _are_stages(theta) else _SLOPES)
 
 
-def _accurate(pass_: "Pass", solution: Solution) -> Tensor:
-    """(batch,), whether an error of the stages, times h F', is within the tolerance of the states."""
-    assert solution.matrix is not None
-    size, stopping = rms(solution.value.detach()), pass_.options.stopping
-    tolerance = stopping.absolute(size.dtype) + stopping.relative(size.dtype) * size
-    return solution.matrix.dense().abs().amax(dim=(1, 2)) * solution.residual <= tolerance
+def _are_stages(theta: Number | None) -> bool:
+    """Whether the states are the stages."""
+    return not isinstance(theta, Tensor) and theta == 1
+
+
+@torch.no_grad()
+def _accurate(pass_: "Pass", F: Function, x: Tensor, states: Tensor) -> Tensor:
+    """(batch,), whether the states satisfy the equation of every layer to the tolerance,
+
+        y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n).
+
+    Where h F' is large, small errors of the stages make large ones of the states."""
+    theta, stopping = pass_.scheme.chord, pass_.options.stopping
+    assert theta is not None
+    ends = states.detach()
+    starts = torch.cat([x.detach().unsqueeze(1), ends[:, :-1]], dim=1)
+    stages = starts + theta * (ends - starts)
+    slopes = F.single_rows(stages.flatten(0, 1)).reshape(stages.shape)
+    defects = ends - starts - pass_.h * slopes
+    rows = (defects.flatten(0, 1), ends.flatten(0, 1))
+    defect, size = (rms(row).reshape(ends.shape[:2]).amax(1) for row in rows)
+    return defect <= stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size
 
 
 @torch.no_grad()
@@ -170,17 +189,6 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
     first = b + h * F(b)
     second = b + h * F(first)
     return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
-
-
-def recovered(theta: float, x: Tensor, stages: Tensor) -> Tensor:
-    """y_n = (1 - 1/theta) y_{n-1} + w_n / theta for all layers, (batch, layers, *shape)."""
-    if theta == 1:
-        return stages
-    count, ratio = stages.shape[1], 1 - 1 / theta
-    powers = torch.tensor([ratio**n for n in range(count + 1)], dtype=x.dtype, device=x.device)
-    differences = torch.arange(count, device=x.device)[:, None] - torch.arange(count, device=x.device)
-    weights = powers[differences.clamp(min=0)].tril() / theta
-    return mixed(weights, stages) + powers[1:].reshape(-1, *(1,) * (x.dim() - 1)) * x.unsqueeze(1)
 
 
 def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:

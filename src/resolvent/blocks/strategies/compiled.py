@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import AllTogether, applies, together
+from resolvent.blocks.strategies.all_together import AllTogether, applies, group_amplification, together
 from resolvent.blocks.strategies.newton_graph import EVALUATIONS, Group, GroupResult, solve_group
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint
@@ -108,7 +108,7 @@ def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
     if not pass_.vector_field.autonomous:
         times = time_columns([pass_.interval(n).time(theta) for n in numbers], x).flatten()
     asked = pass_.options.stopping
-    tight = asked.tightened(len(numbers) / theta, x.dtype)
+    tight = asked.tightened(group_amplification(theta, len(numbers)), x.dtype)
     tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
     return Group(pass_.field, times, first.step, theta, *tolerances)
 

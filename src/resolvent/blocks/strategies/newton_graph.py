@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import recovered
 from resolvent.equation.matrix import BlockTriangular
 from resolvent.equation.norms import per_sample, rms
 from resolvent.schemes.interval import Number
@@ -100,8 +99,8 @@ def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
         d, info = torch.linalg.solve_ex(point.matrix, r.flatten(1))
         change = (d - d.detach()).reshape(r.shape)
         good = good & (info == 0).all() & d.isfinite().all()
-    if group.theta >= 0.5:
-        states = recovered(group.theta, x, point.w + change)
+    if group.theta == 1:
+        states = point.w + change
     else:
         states = b + group.h * (lower @ (slopes + (point.blocks @ change.unsqueeze(-1)).squeeze(-1)))
     return GroupResult(states, point.w, point.norm, count, good)
@@ -132,7 +131,7 @@ def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
     own = rms(point.w)
     size = torch.maximum(scale, own)
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
-    if group.theta >= 0.5:
+    if group.theta == 1:
         return converged
     # The error of the stages, times h F', is that of the states.
     error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
