@@ -46,17 +46,24 @@ class Network(LightningModule, ABC):
 
     config: Config
     block: rs.ThetaBlock
+    _restarts: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         self.curves: dict[str, list[float]] = {}
-        self.restarts = 0
+        self.register_buffer("_restarts", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def restarts(self) -> int:
+        """In how many calls in training a solver had to fall back. It is kept with the weights."""
+        return int(self._restarts)
 
     def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.blocks.Trajectory:
-        """The trajectory of the block; in training, `restarts` counts the calls in which a solver had to fall back."""
+        """The trajectory of the block."""
         trajectory = self.block.trajectory(x, t0)
-        self.restarts += self.training and any(bool(solve.solver_index.any()) for solve in trajectory.solutions)
+        if self.training:
+            self._restarts += any(bool(solve.solver_index.any()) for solve in trajectory.solutions)
         return trajectory
 
     @abstractmethod

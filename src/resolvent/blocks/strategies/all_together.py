@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _CONTRACTS = 1.0
 # What h F' is allowed for. Where it is larger, states may be too inaccurate, and are then solved for layer by layer.
 _SLOPES = 1e3
+# A stage cannot be asked to be more accurate than so many roundings of the states.
+_ROUNDINGS = 4.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     if _are_stages(theta):
         return solution, solution.value, solution.converged
     states = b + first.step * F.with_mix(lower)(solution.value)
-    return solution, states, solution.converged & _accurate(pass_, F, x, states)
+    return solution, states, solution.converged & _accurate(pass_, F, x, solution.value, states)
 
 
 def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
@@ -162,22 +164,31 @@ def _are_stages(theta: Number | None) -> bool:
 
 
 @torch.no_grad()
-def _accurate(pass_: "Pass", F: Function, x: Tensor, states: Tensor) -> Tensor:
+def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Tensor) -> Tensor:
     """(batch,), whether the states satisfy the equation of every layer to the tolerance,
 
-        y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n).
+        y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n),
 
-    Where h F' is large, small errors of the stages make large ones of the states."""
+    or the stages that were `solved` for are those of this equation to rounding. Where h F' is large, small errors of
+    the stages make large ones of the states.
+    """
     theta, stopping = pass_.scheme.chord, pass_.options.stopping
     assert theta is not None
     ends = states.detach()
     starts = torch.cat([x.detach().unsqueeze(1), ends[:, :-1]], dim=1)
     stages = starts + theta * (ends - starts)
+    size = torch.maximum(_largest(starts), _largest(ends))
+    kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
+    if bool(kept.all()):
+        return kept
     slopes = F.single_rows(stages.flatten(0, 1)).reshape(stages.shape)
-    defects = ends - starts - pass_.h * slopes
-    rows = (defects.flatten(0, 1), ends.flatten(0, 1))
-    defect, size = (rms(row).reshape(ends.shape[:2]).amax(1) for row in rows)
-    return defect <= stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size
+    defect = _largest(ends - starts - pass_.h * slopes)
+    return kept | (defect <= stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size)
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """(batch,), the largest norm of a layer; `rows` has shape (batch, layers, *shape)."""
+    return rms(rows.flatten(0, 1)).reshape(rows.shape[:2]).amax(1)
 
 
 @torch.no_grad()
