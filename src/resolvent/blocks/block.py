@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
-from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
+from resolvent.blocks.memory import Memory, as_memory
 from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
@@ -85,7 +85,7 @@ class Block(nn.Module):
         self.guess = as_guess(guess)
         self.reuse = reuse
         self.memory = as_memory(memory)
-        if isinstance(self.memory, Reversible):
+        if self.memory.inverts_steps:
             _ = scheme.inverse  # Refuses here, rather than in the first backward pass.
 
     @property
@@ -110,7 +110,9 @@ class Block(nn.Module):
         """
         with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
             pass_ = self._pass(x, t0, field)
-            return self.memory.last(pass_, x)
+            for step in self.memory.steps(pass_, x, all_states=False):
+                state = step.state
+            return state
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
@@ -154,8 +156,9 @@ class Block(nn.Module):
         return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
 
     def _trajectory(self, pass_: Pass, x: Tensor) -> Trajectory:
-        states, solutions = self.memory.all(pass_, x)
-        return Trajectory(_times(pass_, x), torch.stack([x, *states]), tuple(solutions))
+        steps = list(self.memory.steps(pass_, x, all_states=True))
+        solutions = tuple(solution for step in steps for solution in step.solutions)
+        return Trajectory(_times(pass_, x), torch.stack([x, *(step.state for step in steps)]), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
         """Runs `check_field` on the first call in training mode, where the field is evaluated more than once a layer.
@@ -164,7 +167,7 @@ class Block(nn.Module):
         """
         if self._checked or not self.training or len(x) < 2 or not can_check(x):
             return
-        if self.scheme.implicit or not isinstance(self.memory, Store):
+        if self.scheme.implicit or not self.memory.keeps_graph:
             check_field(pass_.field, x, pass_.t0)
         self._checked = True
 
@@ -180,7 +183,6 @@ class Block(nn.Module):
 
     def _settings(self, field: Field, t0: Number = 0.0, right: float = 1.0) -> Pass:
         """A pass from t0, whatever its input."""
-        stores = isinstance(self.memory, Store)
         return Pass(
             field,
             self.scheme,
@@ -192,7 +194,7 @@ class Block(nn.Module):
             self.guess,
             right,
             self.reuse,
-            stores,
+            self.memory.keeps_graph,
         )
 
 

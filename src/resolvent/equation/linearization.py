@@ -104,9 +104,15 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     """
     if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
-    if transforming() or not problem.rowwise:
+    if transforming():
         linearization = Linearization(problem, w)
         return linearization.image, linearization.matrix()
+    if not problem.rowwise:
+        with torch.enable_grad():
+            point = w.detach().requires_grad_()
+            image = problem.call(point, problem.function)
+        problem.work.vjps += problem.size
+        return image.detach(), _by_rows(problem, point, image)
     mix, rows = problem.function.mix, w if problem.function.mix is None else w.flatten(0, 1)
     function = problem.function if mix is None else problem.function.single_rows
     known = function.value_and_jacobian
@@ -117,7 +123,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         batch, size = rows.shape[0], rows.shape[1:].numel()
         stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
         with torch.enable_grad():
-            images = problem.evaluate(stacked, function.repeat(size))
+            images = problem.call(stacked, function.repeat(size))
         problem.work.vjps += 1
         selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
         pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
@@ -129,3 +135,16 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     if isinstance(problem.tau, Tensor):
         return image, Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
     return image, Dense(torch.sub(identity, jacobian, alpha=problem.tau))
+
+
+def _by_rows(problem: NonlinearProblem, point: Tensor, image: Tensor) -> Dense:
+    """A, by a backward pass through F for each row."""
+    batch, shape = point.shape[0], point.shape[1:]
+    identity = torch.eye(problem.size, dtype=point.dtype, device=point.device)
+    if not image.requires_grad:
+        return Dense(identity.expand(batch, -1, -1))
+    units = identity.reshape(-1, 1, *shape).expand(-1, batch, *shape)
+    rows = [torch.autograd.grad(image, point, e, retain_graph=True, materialize_grads=True)[0] for e in units]
+    jacobian = torch.stack(rows, dim=1).reshape(batch, problem.size, problem.size)
+    tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
+    return Dense(identity - tau * jacobian)

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from resolvent.equation.failure import check_policy
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -58,14 +57,6 @@ class SolveOptions:
     on_failure: str
     place: Place | None = None
     observe: Callable[[Solution], None] | None = None
-
-    def __post_init__(self) -> None:
-        check_policy(self.on_failure)
-        if self.stopping.fixed and self.on_failure != "ignore":
-            raise ValueError(
-                f"rs.FixedSteps(...) never checks whether samples have converged, and cannot {self.on_failure}: take "
-                'on_failure="ignore", and read the status of the solution.'
-            )
 
     def tightened(self, amplification: float, b: Tensor) -> "SolveOptions":
         """The options for a stage whose error the step multiplies by `amplification`.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, Start
+from resolvent.equation.failure import check_policy
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.modes import without_inference_tensors
 from resolvent.equation.options import SolveOptions, expect, precision_of
@@ -76,6 +77,12 @@ def solve_options(
         refuse_linear(solver)
     stopping = expect(stopping, StoppingRule, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
     adjoint = expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")
+    check_policy(on_failure)
+    if stopping.fixed and on_failure != "ignore":
+        raise ValueError(
+            f"rs.FixedSteps(...) never checks whether samples have converged, and cannot {on_failure}: take "
+            'on_failure="ignore", and read the status of the solution.'
+        )
     return SolveOptions(solver, stopping, adjoint, on_failure)
 
 
