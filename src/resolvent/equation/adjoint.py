@@ -106,7 +106,7 @@ class AttachedAdjoint(Adjoint):
         else:
             evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
             linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
-            image = linearization.evaluation.release()
+            image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
             if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
                 if not forward_mode():

@@ -156,12 +156,14 @@ def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
     """|A^{-1} r| and |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
 
     The solution of the first is made up of the directions that A^{-1} enlarges most. So is that of the transposed
-    system with this solution as its right-hand side, whose length tells by how much.
+    system with this solution as its right-hand side, whose length tells by how much. In the backward pass the system
+    itself is solved a second time: F may not be differentiable twice.
     """
     first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
     d, known = _roughly(first, solver)
     length = rms(d)
-    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), True)
+    backward = equation.transposed
+    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), not backward)
     u, known_too = _roughly(second, solver)
     return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
 
