@@ -11,6 +11,7 @@ from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.equation.adjoint import UnrolledAdjoint
+from resolvent.equation.failure import Mask
 from resolvent.equation.torch_func import transforming
 from resolvent.schemes.scheme import Step
 
@@ -89,6 +90,11 @@ class Reversible(Recomputing):
     def __post_init__(self) -> None:
         if self.tolerance is not None and not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance!r}.")
+
+    def check(self, pass_: Pass) -> None:
+        super().check(pass_)
+        if isinstance(pass_.options.on_failure, Mask):
+            raise ValueError("states of masked samples cannot be recovered by inverse steps: take memory='checkpoint'.")
 
     def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
         if all_states:

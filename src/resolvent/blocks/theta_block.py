@@ -9,6 +9,7 @@ from resolvent.blocks.block import Block
 from resolvent.blocks.memory import Memory
 from resolvent.blocks.strategies import Strategy, as_strategy
 from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.failure import Policy
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.fields import Bounded
@@ -58,7 +59,7 @@ class ThetaBlock(Block):
         memory: str | Memory = "store",
         *,
         learn_theta: bool = False,
-        on_failure: str = "raise",
+        on_failure: Policy = "raise",
         guess: str | Guess | None = None,
         reuse: bool = False,
         mode: str | Strategy = "auto",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from resolvent.equation.failure import Policy
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -46,7 +47,7 @@ class SolveOptions:
         solver: a solver, or a plan of several.
         stopping: the tolerance.
         adjoint: an `Adjoint`.
-        on_failure: "raise", "warn" or "ignore".
+        on_failure: "raise", "warn", "ignore", or a `Mask`.
         place: where the equation stands, for messages; None where it stands alone.
         observe: called with the `Solution` of every solve, forward and backward.
     """
@@ -54,7 +55,7 @@ class SolveOptions:
     solver: Plan
     stopping: StoppingRule
     adjoint: Any
-    on_failure: str
+    on_failure: Policy
     place: Place | None = None
     observe: Callable[[Solution], None] | None = None
 
