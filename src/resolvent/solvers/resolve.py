@@ -52,8 +52,8 @@ def resolve(
         stopping: None takes `Stopping()`.
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
         on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn" with a
-            `resolvent.errors.ConvergenceWarning`, "ignore", or "mask", which keeps their best iterate, lets no gradient through and counts them, see `rs.Mask`. The
-            backward solve follows the same policy.
+            `resolvent.errors.ConvergenceWarning`, "ignore", or "mask", which keeps their best iterate, lets no gradient
+            through and counts them, see `rs.Mask`. The backward solve follows the same policy.
         reuse: the solution of a similar problem, such as the last step of a trajectory: a solver that learns as it
             goes (`Chord` its factors, `Broyden` its corrections) starts from what it learned there.
 
