@@ -26,10 +26,10 @@ BATCH, FULL_BATCH = 64, 256
 
 
 class Count:
-    """Solves and samples seen, and those for which the first solver was not enough."""
+    """Samples seen in solves, those for which the first solver was not enough, and probes of a line search refused."""
 
     def __init__(self) -> None:
-        self.samples = self.fallbacks = 0
+        self.samples = self.fallbacks = self.refused = 0
 
     def __call__(self, solution: rs.Solution) -> None:
         self.samples += solution.solver_index.numel()
@@ -136,7 +136,8 @@ def run(name: str, theta: float, optimizer: str, seed: int) -> dict[str, float |
     count = _observe(network)
     began = time.process_time()
     try:
-        loss = _adam(network, x[train], y[train], task) if optimizer == "adam" else _lbfgs(network, x[train], y[train])
+        data = x[train], y[train]
+        loss = _adam(network, *data, task) if optimizer == "adam" else _lbfgs(network, *data, count)
     except (rs.ResolventError, RuntimeError) as error:
         return {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
     with torch.no_grad():
@@ -148,6 +149,7 @@ def run(name: str, theta: float, optimizer: str, seed: int) -> dict[str, float |
         "seconds": seconds,
         "samples": count.samples,
         "fallbacks": count.fallbacks,
+        "refused": count.refused,
     }
 
 
@@ -170,14 +172,18 @@ def _adam(network: nn.Module, x: Tensor, y: Tensor, task: Task) -> float:
     return loss.item()
 
 
-def _lbfgs(network: nn.Module, x: Tensor, y: Tensor) -> float:
+def _lbfgs(network: nn.Module, x: Tensor, y: Tensor, count: Count) -> float:
     """All at once, as L-BFGS needs it, and of some hundred samples, so that it does not take for ever."""
     optimizer = torch.optim.LBFGS(network.parameters(), max_iter=40, line_search_fn="strong_wolfe")
     x, y = x[:FULL_BATCH], y[:FULL_BATCH]
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(network(x), y)
+        try:
+            loss = nn.functional.cross_entropy(network(x), y)
+        except rs.ConvergenceError:  # The line search tries weights for which a layer has no solution.
+            count.refused += 1
+            return torch.tensor(torch.inf)
         loss.backward()
         return loss
 
@@ -200,18 +206,20 @@ def _position(key: tuple[str, float, str]) -> tuple[int, str, float]:
 
 def table(results: dict[tuple[str, float, str], list[dict[str, float | str]]]) -> str:
     lines = [
-        "| network | optimizer | theta | trainings | errors | accuracy, held out | lowest | solves with a fallback |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| network | optimizer | theta | trainings | errors | accuracy, held out | lowest | solves with a fallback | "
+        "probes refused |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for (name, theta, optimizer), runs in results.items():
         finished = [found for found in runs if "error" not in found]
         accuracy = [100 * float(found["accuracy"]) for found in finished] or [float("nan")]
         spread = stdev(accuracy) if len(accuracy) > 1 else 0.0
-        samples, fallbacks = (sum(int(found[key]) for found in finished) for key in ("samples", "fallbacks"))
+        counts = [sum(int(found[key]) for found in finished) for key in ("samples", "fallbacks", "refused")]
+        samples, fallbacks, refused = counts
         share = f"{fallbacks:,} of {samples:,}" if samples else "none to solve"
         lines.append(
             f"| {name} | {optimizer} | {theta:g} | {len(runs)} | {len(runs) - len(finished)} | "
-            f"{mean(accuracy):.1f} ± {spread:.1f} % | {min(accuracy):.1f} % | {share} |"
+            f"{mean(accuracy):.1f} ± {spread:.1f} % | {min(accuracy):.1f} % | {share} | {refused} |"
         )
     return "\n".join(lines)
 

@@ -29,7 +29,7 @@ class ThetaBlock(Block):
 
     Arguments:
         field: F(t, y); `rs.fields.Piecewise` gives every layer weights of its own.
-        theta: a number in [0, 1], or a 0-d tensor in (0, 1].
+        theta: a number in [0, 1], or a 0-d tensor in (0, 1]. `block.theta = 0.3` changes it later.
         num_steps: number of layers.
         horizon: h times their number, see `Block`.
         form: "midpoint" or "trapezoid", see `rs.schemes.Theta`.
@@ -104,6 +104,18 @@ class ThetaBlock(Block):
     def theta(self) -> Number:
         """The present theta; a tensor where it is learned."""
         return _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
+
+    @theta.setter
+    def theta(self, theta: Number) -> None:
+        """Sets theta for the passes to come, as a training that starts from an explicit network does step by step."""
+        if self.learn_theta:
+            raise ValueError(
+                f"theta is learned here, and cannot be set to {theta!r}: make the block without learn_theta."
+            )
+        Theta(theta, self.form)  # Checks the value.
+        self._theta = theta
+        self._refuse_poles()
+        self.strategy.check(self._settings(self.field))
 
     @property
     def scheme(self) -> Theta:
