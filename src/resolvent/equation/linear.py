@@ -107,9 +107,7 @@ class ErrorEquation:
 
     def dense_bound(self) -> Tensor:
         """(|r| + rounding) / (the smallest singular value of A), (batch,); infinite where A is not finite."""
-        matrix = self.linearization.matrix().dense().double()
-        finite = matrix.isfinite().flatten(1).all(1)
-        least = torch.linalg.svdvals(torch.where(finite[:, None, None], matrix, 0.0))[:, -1]
+        least = _singular_values(self.linearization.matrix().dense())[:, -1]
         return ((rms(self.r) + self.rounding).double() / least).to(self.r.dtype)
 
 
@@ -125,6 +123,20 @@ def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> Erro
     system = LinearProblem(r, linearization, transposed)
     rounding = _ROUNDINGS * torch.finfo(problem.precision).eps * (1 + system.norm()) * rms(w)
     return ErrorEquation(linearization, r, transposed, rounding)
+
+
+def error_bound(matrix: Tensor, residual: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
+    """(|r| + rounding) / (the smallest singular value of A), (batch,), for matrices A (batch, n, n), residuals |r| and
+    sizes |w|, (batch,)."""
+    values = _singular_values(matrix)
+    rounding = _ROUNDINGS * torch.finfo(precision).eps * (1 + values[:, 0]) * size
+    return ((residual + rounding) / values[:, -1]).to(residual.dtype)
+
+
+def _singular_values(matrix: Tensor) -> Tensor:
+    """In double precision, (batch, n), the largest first; zero where a matrix is not finite."""
+    finite = matrix.isfinite().flatten(1).all(1)
+    return torch.linalg.svdvals(torch.where(finite[:, None, None], matrix, 0.0).double())
 
 
 def transpose(linear_map: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:

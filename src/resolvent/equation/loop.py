@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.linear import ErrorEquation, LinearProblem, error_equation
+from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
@@ -112,7 +112,8 @@ def iterate(
     if not (stopping.fixed or (progress.unanimous and not solver.estimates) or rtol is not None):
         if solver.estimates:
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
-        _second_opinion(problem, solver, convergence, progress, w, first)
+        matrix = last.matrix if last is not None and solver.monotone else None
+        _second_opinion(problem, solver, convergence, progress, w, first, matrix)
     if isinstance(problem, NonlinearProblem) and not stopping.fixed and stopping.absolute(problem.precision) == 0:
         _refuse_underflow(problem, stopping.relative(problem.precision), progress)
     return progress, last
@@ -125,26 +126,45 @@ def _may_compact(problem: Problem, w: Tensor) -> bool:
 
 
 def _second_opinion(
-    problem: Problem, solver: Solver, convergence: Convergence, progress: Progress, w: Tensor, first: Tensor
+    problem: Problem,
+    solver: Solver,
+    convergence: Convergence,
+    progress: Progress,
+    w: Tensor,
+    first: Tensor,
+    matrix: Matrix | None,
 ) -> None:
-    """Corrects what the tolerance alone got wrong: linear systems at rounding, and iterates far from home."""
+    """Corrects what the tolerance alone got wrong: linear systems at rounding, and iterates far from home.
+
+    Arguments:
+        w, first: where the solve began, and the residuals there.
+        matrix: A at the value, where the solver has it.
+    """
     if isinstance(problem, LinearProblem) and not progress.all_converged:
         _accept_rounding(problem, progress)
     if not progress.unanimous:
         far = convergence.far(progress)
         if any_true(far):
-            _send_home(problem, solver, progress, far, w, first)
+            with torch.no_grad():
+                error = _error(problem, solver, progress, far, matrix)
+            _send_home(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), w, first)
 
 
-def _send_home(problem: Problem, solver: Solver, progress: Progress, far: Tensor, w: Tensor, first: Tensor) -> None:
-    """Samples `far` from home have converged only if the error that follows from their residual is small beside them.
-    The others have diverged, and are put back to where they began: at w, with the residuals `first`."""
+def _error(problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None) -> Tensor:
+    """(batch,), the error that follows from the residual, for the samples `far` from home."""
     assert isinstance(problem, NonlinearProblem | LinearProblem)
-    with torch.no_grad():
-        equation = error_equation(problem, progress.value)
-        dense = problem.size <= _MOST_DENSE_UNKNOWNS
-        error = equation.dense_bound() if dense else _estimated_error(equation, solver)
-        lost = far & ~(error <= _LARGEST_ERROR * rms(progress.value))
+    if matrix is not None and not transforming():
+        rows = far.nonzero().squeeze(1)
+        part = matrix.take(rows).dense()
+        bound = error_bound(part, progress.residual[rows], rms(progress.value[rows]), problem.precision)
+        return torch.zeros_like(progress.residual).index_copy(0, rows, bound)
+    equation = error_equation(problem, progress.value)
+    return equation.dense_bound() if problem.size <= _MOST_DENSE_UNKNOWNS else _estimated_error(equation, solver)
+
+
+def _send_home(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, first: Tensor) -> None:
+    """Samples that are `lost` far from home have diverged, and are put back to where they began: at w, with the
+    residuals `first`."""
     progress.value = select(~lost, progress.value, w)
     progress.residual = torch.where(lost, first, progress.residual)
     reason = Status.BREAKDOWN if problem.linear else Status.DIVERGED

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
-from resolvent.equation.function import Function
+from resolvent.equation.function import Function, mixed
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution, joined
@@ -44,7 +44,7 @@ class AllTogether(Strategy):
     a resolvent of as many times the unknowns, in which every evaluation of the field serves all layers. Newton's method
     solves it, with a block triangular matrix. For theta = 1 the states are the stages; otherwise they follow from the
     slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). To recover them from the stages alone,
-    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, was tried: it saves that evaluation, but rounding adds up over the layers.
+    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, would save that evaluation, but rounding adds up over the layers.
     For few unknowns an evaluation of the field costs the same for one layer and for many, so that the block is several
     times as fast.
 
@@ -57,7 +57,7 @@ class AllTogether(Strategy):
     Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
     """
 
-    most_unknowns: int = 64
+    most_unknowns: int = 32
 
     def check(self, pass_: "Pass") -> None:
         obstacle = self.obstacle(pass_)
@@ -139,8 +139,25 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     solution = resolve_with(options, F, b, first.step, start)
     if _are_stages(theta):
         return solution, solution.value, solution.converged
-    states = b + first.step * F.with_mix(lower)(solution.value)
+    states = _states(F.with_mix(lower), b, first.step, solution.value, theta, mix)
     return solution, states, solution.converged & _accurate(pass_, F, x, solution.value, states)
+
+
+def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number, mix: Tensor) -> Tensor:
+    """The states from the slopes at the stages, y = b + h F(w) with F mixed for states.
+
+    At a solution they are linear in the stages, too: w = b + h M f(w) and y = b + h L f(w) give
+    y = b + L M^{-1} (w - b). Their derivative is taken from there, which saves the graph of F. For theta below 1/2 the
+    entries of that matrix grow from layer to layer.
+    """
+    if isinstance(theta, Tensor) or theta < 0.5 or not stages.requires_grad:
+        return b + h * F(stages)
+    with torch.no_grad():
+        states = b + h * F(stages)
+    assert F.mix is not None
+    linear = torch.linalg.solve_triangular(mix, F.mix, upper=False, left=False)
+    recovered = b + mixed(linear, stages - b)
+    return states + (recovered - recovered.detach())
 
 
 def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
