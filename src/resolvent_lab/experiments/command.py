@@ -10,10 +10,10 @@ from pathlib import Path
 
 from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.catalogue import EXPERIMENTS
-from resolvent_lab.experiments.mnist.attacks import SIZES
 from resolvent_lab.experiments.reproduce import reproduce
 from resolvent_lab.experiments.sweep import SweepError
 from resolvent_lab.images.sources import SOURCES, source_of
+from resolvent_lab.robustness import SIZES
 
 
 def main(

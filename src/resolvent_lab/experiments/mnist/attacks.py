@@ -10,9 +10,7 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.run import ROBUSTNESS, Run, load
 from resolvent_lab.images import Split
-from resolvent_lab.robustness import FULL, QUICK, THOROUGH, Size, evaluate
-
-SIZES: dict[str, Size] = {"quick": QUICK, "full": FULL, "thorough": THOROUGH}
+from resolvent_lab.robustness import SIZES, evaluate
 
 
 def available() -> bool:
