@@ -3,16 +3,15 @@
 import base64
 import html
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
 from resolvent import plotting
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import Outcome
 from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.processes import ctrl_c_blocked, workers
 from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.run import Run
 from resolvent_lab.experiments.tables import claim_rows, differences, failure_rows, settings_in_words
@@ -32,8 +31,10 @@ def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
     names, runs = [experiment.name for experiment, _, _ in parts], [part.runs for _, part, _ in parts]
     folders = [out / "figures"] * len(parts)
     if jobs > 1 and len(parts) > 1:
-        with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), initializer=_one_thread) as pool:
-            drawn = list(pool.map(_draw, names, runs, folders))
+        with workers(min(jobs, len(parts))) as started:
+            with ctrl_c_blocked():
+                drawing = started.pool.map(_draw_with_one_thread, names, runs, folders)
+            drawn = list(drawing)
     else:
         drawn = list(map(_draw, names, runs, folders))
     lines = [_line(*part) for part in parts]
@@ -50,15 +51,16 @@ def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
 
 def _draw(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
     """The figures show the runs of one seed, unless they are about several."""
-    experiment, seed = EXPERIMENTS[name], min(run.config.seed for run in runs)
+    experiment, seed = experiments()[name], min(run.config.seed for run in runs)
     shown = runs if experiment.figures_show_all_seeds else [run for run in runs if run.config.seed == seed]
     with plotting.paper_style():
         drawn = experiment.figures(shown)
     return [plotting.save(figure, folder / figure_name)[0] for figure_name, figure in drawn.items()]
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # Processes that take each other's cores are slower than one alone.
+def _draw_with_one_thread(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
+    torch.set_num_threads(1)  # several processes with as many threads as cores would slow each other down
+    return _draw(name, runs, folder)
 
 
 def _line(experiment: Experiment, part: Results, outcomes: Sequence[Outcome]) -> str:
@@ -101,6 +103,8 @@ def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome],
 
 
 def _claims(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "<p>The claims of the paper are about other data, and are not judged.</p>"
     kinds = [outcome.verdict.replace(" ", "-") for outcome in outcomes]
     return _table(claim_rows(outcomes), "text", kinds)
 

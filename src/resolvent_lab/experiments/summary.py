@@ -15,7 +15,8 @@ def write_summary(out: Path, results: Results) -> Path:
     parts, records = [], []
     for experiment, part, outcomes in judged(results):
         records += [_record(experiment.name, outcome) for outcome in outcomes]
-        shown = {"Claims": claim_rows(outcomes), **experiment.tables(part.runs)}
+        shown = {"Claims": claim_rows(outcomes)} if outcomes else {}
+        shown |= experiment.tables(part.runs)
         if part.failures:
             shown["Failures"] = failure_rows(part.failures)
         text = "\n".join(f"### {title}\n\n{_markdown(rows)}" for title, rows in shown.items())

@@ -1,6 +1,8 @@
 """Images of one's own: a folder with a subfolder of pictures for each class, or arrays in an NPZ file."""
 
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +35,10 @@ def read_npz(path: Path, train: int | None) -> Split:
 
     Images are bytes, or numbers in [0, 1].
     """
-    with np.load(path) as arrays:
-        missing = {"images", "labels"} - set(arrays)
-        if missing:
-            raise ValueError(f"{path} must have arrays images and labels, got {sorted(arrays)}.")
-        images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
+    arrays = _arrays(path)
+    if {"images", "labels"} - set(arrays):
+        raise ValueError(f"{path} must have arrays images and labels, got {sorted(arrays)}.")
+    images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
     if images.dim() not in (3, 4) or labels.shape != images.shape[:1] or labels.is_floating_point():
         raise ValueError(
             f"{path} must have images (n, height, width) or (n, height, width, channels) and whole numbers (n,) for "
@@ -48,6 +49,18 @@ def read_npz(path: Path, train: int | None) -> Split:
     if len(classes) < 2:
         raise ValueError(f"{path} must have two classes or more, got {classes.tolist()}.")
     return stratified(Images(_unit(pixels, path), numbered), train)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path) as file:
+            return dict(file)
+    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        # numpy raises TypeError from `with` for a single array, and ValueError for a file that it cannot read.
+        raise ValueError(
+            f"{path} is not an NPZ file with arrays images and labels ({error}): --data-dir takes such a file, a "
+            "folder with a subfolder of pictures for each class, or a folder with the files of MNIST."
+        ) from None
 
 
 def _unit(pixels: Tensor, path: Path) -> Tensor:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import Claim, judge
 from resolvent_lab.experiments.regression.model import RegressionConfig
 from resolvent_lab.experiments.results import Failure, Results
@@ -93,7 +93,7 @@ def test_mean_and_spread_are_told_where_there_are_any(values, text):
 
 
 def test_all_claims_say_what_is_measured_and_have_a_limit():
-    for experiment in EXPERIMENTS.values():
+    for experiment in experiments().values():
         for claim in experiment.claims:
             assert claim.statement
             assert claim.quantity

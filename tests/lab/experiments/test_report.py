@@ -7,8 +7,9 @@ import re
 import pytest
 import torch
 
+from resolvent_lab.command import Interrupted
 from resolvent_lab.experiments import reproduce, strict_json
-from resolvent_lab.experiments.catalogue import EXPERIMENTS, chosen
+from resolvent_lab.experiments.catalogue import chosen, experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
 from resolvent_lab.experiments.regression import model as regression
@@ -41,7 +42,7 @@ def _short_measurements():
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
-    configs = EXPERIMENTS[request.param].configs(True, [0.0, 0.5], 1)
+    configs = experiments()[request.param].configs(True, [0.0, 0.5], 1)
     kept = {config.theta: dataclasses.replace(config, epochs=2) for config in configs}
     tasks = [(request.param, config) for config in kept.values()]
     sweep(tasks, out, jobs=1)
@@ -90,7 +91,7 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
         for suffix in ("png", "pdf"):
             assert (out / "figures" / f"{experiment}-{name}.{suffix}").stat().st_size > 1000
     verdicts = re.findall(r'<tr class="(reproduced|not-reproduced|not-run)">', page)
-    assert len(verdicts) == len(EXPERIMENTS[experiment].claims)
+    assert len(verdicts) == len(experiments()[experiment].claims)
     assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
     assert "Shortened: " in page
@@ -100,7 +101,7 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
 
 def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
     name, out, tasks = results
-    experiment, runs = EXPERIMENTS[name], collect(out)
+    experiment, runs = experiments()[name], collect(out)
     lines = write_summary(out, runs).read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
     assert len(rows) == 1 + len(experiment.claims) + len(experiment.tables(runs.runs)) * (1 + len(tasks))
@@ -110,7 +111,13 @@ def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
     config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=5)
-    assert not train("regression", config, tmp_path, on_epoch=lambda epoch: epoch < 2)
+
+    def stop(epoch):
+        if epoch == 2:
+            raise Interrupted(15)
+
+    with pytest.raises(Interrupted):
+        train("regression", config, tmp_path, on_epoch=stop)
     assert not list(tmp_path.rglob("*.json"))
     assert not is_finished("regression", config, tmp_path)
 
@@ -168,7 +175,7 @@ def test_a_report_is_written_with_the_failed_runs_in_it_and_they_are_tried_again
     torch.set_default_dtype(torch.float32)
     tasks = [regression.RegressionConfig(theta=theta, alpha_div=0.0, seed=0, epochs=1) for theta in (0.0, 0.5)]
     monkeypatch.setitem(
-        EXPERIMENTS, "regression", dataclasses.replace(EXPERIMENTS["regression"], configs=lambda *_: tasks)
+        experiments(), "regression", dataclasses.replace(experiments()["regression"], configs=lambda *_: tasks)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regression.Regression, "terms", _fail_if_implicit(regression.Regression.terms))

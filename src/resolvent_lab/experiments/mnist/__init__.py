@@ -1,10 +1,10 @@
 """Example 4: digits are classified under noise, by residual networks with explicit and with implicit layers."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.mnist.attacks import attack
 from resolvent_lab.experiments.mnist.claims import CLAIMS
 from resolvent_lab.experiments.mnist.columns import configs
 from resolvent_lab.experiments.mnist.config import MnistConfig
@@ -28,10 +28,9 @@ def _figures(runs: Sequence[Any]) -> dict[str, Any]:
     return figures(runs)
 
 
-def _attack(out: Path, size: str, count: int) -> None:
-    from resolvent_lab.experiments.mnist.attacks import attack  # reads runs, and so needs the list of experiments
-
-    attack(out, size, count)
+def _is_mnist(config: MnistConfig) -> bool:
+    """The claims are about digits of MNIST, not about other images."""
+    return config.data != "own"
 
 
 EXPERIMENT = Experiment(
@@ -46,7 +45,8 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=_figures,
     figures_show_all_seeds=True,
+    claims_apply=_is_mnist,
     duration=4,
     extras=("columns", "data", "held_out"),
-    attack=_attack,
+    attack=attack,
 )
