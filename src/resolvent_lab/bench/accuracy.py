@@ -1,4 +1,4 @@
-"""Whether all contenders solved the same equations equally well: one check for all of them, in double precision."""
+"""Accuracy of states and gradients: the same check for all contenders, in double precision."""
 
 import copy
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from resolvent_lab.bench.task import Task, blocks
 
 @torch.no_grad()
 def residual(task: Task, states: Sequence[Tensor]) -> float:
-    """The largest |z - x - theta h F(z)| / max(|x|, |z|) of all layers and samples, z = (1 - theta) x + theta y."""
+    """The largest |z - x - theta h F(z)| / max(|x|, |z|) over layers and samples, z = (1 - theta) x + theta y."""
     model = copy.deepcopy(task.model).double().eval()
     pairs = zip(blocks(model).values(), states, strict=True)
     return max(_of_block(block, states.double()) for block, states in pairs)
@@ -32,7 +32,7 @@ def _of_block(block: rs.ThetaBlock, states: Tensor) -> float:
 
 
 def gradient_error(gradients: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """|g - g_exact| / |g_exact|, of all parameters together."""
+    """|g - g_exact| / |g_exact|, for the gradients of all parameters as one vector."""
     found, right = (torch.cat([part.double().flatten() for part in parts]) for parts in (gradients, exact))
     return float((found - right).norm() / right.norm())
 

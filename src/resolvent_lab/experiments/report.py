@@ -1,4 +1,4 @@
-"""One page for all: what was done, the figures, the tables, and what became of the paper's claims."""
+"""The report: one HTML page with settings, claims, figures and tables."""
 
 import base64
 import html
@@ -26,7 +26,7 @@ img{max-width:100%;display:block;margin:1.5rem auto}figcaption{text-align:center
 
 
 def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
-    """Draw the figures into out/figures, by several processes, and write out/report.html, which needs no other file."""
+    """Draws the figures in parallel into out/figures, and writes out/report.html, which contains them."""
     parts = list(judged(results))
     names, runs = [experiment.name for experiment, _, _ in parts], [part.runs for _, part, _ in parts]
     folders = [out / "figures"] * len(parts)
@@ -50,7 +50,7 @@ def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
 
 
 def _draw(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
-    """The figures show the runs of one seed, unless they are about several."""
+    """Draws the figures of an experiment, for the first seed or for all seeds."""
     experiment, seed = experiments()[name], min(run.config.seed for run in runs)
     shown = runs if experiment.figures_show_all_seeds else [run for run in runs if run.config.seed == seed]
     with plotting.paper_style():
@@ -76,9 +76,9 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     versions = sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
     return (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
-        "runs are there. The limits are meant for training at full length, and were set before it; where the paper "
-        "shows but a trend, they are our own, say so, and were chosen with results in view. Claims have a value for "
-        "each seed, measurements the mean over the seeds ± the standard deviation.</p>"
+        "runs are there. The limits are meant for training at full length, and were set before it. Where the paper "
+        "shows only a trend, limits are our own, are marked, and were chosen after seeing results. Claims show a value "
+        "for each seed, measurements the mean over the seeds ± the standard deviation.</p>"
         f"<ul>{''.join(lines)}</ul><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
 
@@ -97,7 +97,7 @@ def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome],
         f'<h2 id="{experiment.name}">{experiment.title}</h2><p>{html.escape(experiment.description)}</p>{note}'
         f"<p>{len(configs)} runs: {html.escape(settings_in_words(configs))}.</p>{failures}"
         f"<h3>Claims</h3>{_claims(outcomes)}"
-        f"<h3>Figures</h3><p>They show the runs with {seed}.</p>{pictures}"
+        f"<h3>Figures</h3><p>The figures show the runs with {seed}.</p>{pictures}"
         f"{measured}"
     )
 
@@ -110,7 +110,7 @@ def _claims(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], kind: str = "", kinds: Sequence[str] = ()) -> str:
-    """The first row is the header; `kinds` are the classes of the others."""
+    """The first row is the header; `kinds` are the CSS classes of the other rows."""
     header, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
     lines = [f'<tr class="{name}">{row}</tr>' for name, row in zip(kinds or [""] * len(body), body, strict=True)]
     return f'<table class="{kind}"><tr>{header.replace("td>", "th>")}</tr>{"".join(lines)}</table>'

@@ -20,7 +20,7 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell, noise_table
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.mnist.tables import published, tables
-from resolvent_lab.experiments.results import collect
+from resolvent_lab.experiments.results import Results, collect, judged
 from resolvent_lab.experiments.run import _fit
 from resolvent_lab.images import ImageModule, Images, Split
 from seeding import shifted
@@ -322,6 +322,11 @@ def test_images_of_one_s_own_from_the_command_to_attacks(tmp_path: Path, capsys:
     assert capsys.readouterr().out.count("attacking") == 1
     main([*options, "--attacks", "quick"])  # nothing is done twice
     assert "attacking" not in capsys.readouterr().out
+    for name in ("digits", "own"):
+        changed = tuple(dataclasses.replace(run, config=dataclasses.replace(run.config, data=name)) for run in runs)
+        ((experiment, part, outcomes),) = judged(Results(changed))
+        assert len(part.runs) == 2
+        assert len(outcomes) == (0 if name == "own" else len(experiment.claims)), "claims are about MNIST"
 
 
 def test_attacks_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -148,6 +149,61 @@ def test_a_run_from_before_a_setting_existed_had_its_default(tmp_path):
     assert is_finished("regression", config, tmp_path)
     with pytest.raises(ValueError, match="'init'"):
         is_finished("regression", dataclasses.replace(config, init="xavier"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with one run."""
+    out = tmp_path_factory.mktemp("finished")
+    train("regression", regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1), out)
+    return out
+
+
+DAMAGES = {
+    "truncated weights": ("weights.pt", lambda content: content[:-200]),
+    "changed weights": ("weights.pt", lambda content: content[:500] + b"!" * 100 + content[600:]),
+    "truncated metrics": ("metrics.json", lambda content: content[:-10]),
+    "no metrics": ("metrics.json", lambda content: None),
+    "empty configuration": ("config.json", lambda content: b""),
+    "other JSON": ("config.json", lambda content: b"[]"),
+    "no curves": ("curves.json", lambda content: None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_named_and_repeated(finished, tmp_path, damage, capsys):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (folder,) = (out / "runs" / "regression").iterdir()
+    name, change = DAMAGES[damage]
+    content = change((folder / name).read_bytes())
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    assert collect(out).runs == ()
+    assert f"{folder} is damaged: " in capsys.readouterr().out
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    sweep([("regression", config)], out, jobs=1)
+    told = capsys.readouterr().out
+    assert f"{folder} is damaged: " in told
+    assert "0 of 1 runs are finished already" in told
+    assert len(collect(out).runs) == 1
+    assert is_finished("regression", config, out)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [({"experiment": "sine"}, "unknown experiment, 'sine'"), ({"config": {"new": 1}}, "does not know: ['new']")],
+)
+def test_a_run_of_another_version_is_left_out_and_not_touched(finished, tmp_path, entry, message, capsys):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (folder,) = (out / "runs" / "regression").iterdir()
+    described = strict_json.load(folder / "config.json")
+    strict_json.dump(described | entry, folder / "config.json")
+    assert collect(out).runs == ()
+    assert message in capsys.readouterr().out
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    with pytest.raises(ValueError, match="holds a run"):
+        is_finished("regression", config, out)
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"seeds": 0}, "seeds"), ({"jobs": -1}, "jobs")])
