@@ -78,10 +78,3 @@ def ours(task: Task) -> dict[str, Convert]:
     else:
         offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
     return offers
-
-
-def paper(task: Task) -> dict[str, Convert]:
-    """The paper's method with the solvers of this library: L-BFGS on |r|^2 forward, GMRES backward."""
-    stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
-    adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
-    return {"L-BFGS and GMRES": partial(remade, solver=rs.LBFGS(memory=10), stopping=stopping, adjoint=adjoint)}

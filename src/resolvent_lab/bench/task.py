@@ -35,10 +35,6 @@ class Task:
     batch: Any
     loss: Callable[[Any, Any], Tensor]
 
-    @property
-    def name(self) -> str:
-        return f"{self.row} {self.title}, theta={self.theta:g}"
-
 
 def blocks(model: nn.Module) -> dict[str, rs.ThetaBlock]:
     """The theta blocks of a model by name, in order."""
