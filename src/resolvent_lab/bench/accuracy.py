@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent_lab.bench.layers import stage
+from resolvent_lab.bench.layers import stage_fraction
 from resolvent_lab.bench.task import Task, blocks
 
 
@@ -25,7 +25,7 @@ def _of_block(block: rs.ThetaBlock, states: Tensor) -> float:
     worst = 0.0
     for n, (x, y) in enumerate(pairwise(states)):
         z = (1 - theta) * x + theta * y
-        defect = z - x - theta * h * block.field((n + stage(theta)) * h, z)
+        defect = z - x - theta * h * block.field((n + stage_fraction(theta)) * h, z)
         scale = torch.maximum(_norm(x), _norm(z))
         worst = max(worst, float((_norm(defect) / scale).max()))
     return worst

@@ -21,7 +21,7 @@ LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """The states and gradients of a contender.
 
     Attributes:
@@ -43,7 +43,7 @@ class Contender(ABC):
         """The mean time of a step."""
 
     @abstractmethod
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StepResult:
         """States and gradients of one training step."""
 
     @abstractmethod
@@ -105,12 +105,12 @@ class TorchContender(Contender):
             part + 1e-3 * torch.randn_like(part) if part.is_floating_point() else part for part in self.task.batch
         ]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StepResult:
         model = with_layers(self.task.model, lambda block: Recorded(self.convert(block)))
         self.task.loss(model, self.task.batch).backward()
         recorded = [module for module in model.modules() if isinstance(module, Recorded)]
         states = [states for module in recorded for states in module.seen]
-        return Outcome(states, [_gradient(parameter) for parameter in model.parameters()])
+        return StepResult(states, [_gradient(parameter) for parameter in model.parameters()])
 
     def peak(self) -> int:
         # Compiled layers choose a number of steps in the first step and compile in the second.
@@ -141,7 +141,7 @@ class Recorded(nn.Module):
         return trajectory
 
 
-def exact(task: Task) -> Outcome:
+def exact(task: Task) -> StepResult:
     """The outcome in double precision with a tolerance of 1e-9: the reference for gradients."""
     batch = [part.double() if part.is_floating_point() else part for part in task.batch]
     double = dataclasses.replace(task, model=copy.deepcopy(task.model).double().eval(), batch=batch)

@@ -37,12 +37,12 @@ class Layers(nn.Module, ABC):
         states = [x]
         with rs.blocks.frozen_weights(self) as layers:
             for n in range(self.num_steps):
-                t = (n + stage(self.theta)) * self.h
+                t = (n + stage_fraction(self.theta)) * self.h
                 states.append(layers.layer(n, t, states[-1]))
         return states
 
 
-def stage(theta: float) -> float:
+def stage_fraction(theta: float) -> float:
     """The time within its step, as a fraction, at which a layer evaluates the field.
 
     The fields of all tasks are constant in time within a step. At the end of a step the next piece of a piecewise field

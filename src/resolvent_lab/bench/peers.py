@@ -9,7 +9,7 @@ from typing import Any
 
 import resolvent as rs
 from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import Contender, Outcome
+from resolvent_lab.bench.contender import Contender, StepResult
 from resolvent_lab.bench.task import Task
 
 # The measured residual includes the rounding error of the states.
@@ -31,7 +31,7 @@ def load(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | None, list[dict[str, Any]]]:
+def best(module: ModuleType, task: Task, exact: StepResult) -> tuple[Contender | None, list[dict[str, Any]]]:
     """The fastest settings of a library that reach the tolerance of a task, and a report on all settings.
 
     A library that cannot solve the equations of theta layers sets SAME_EQUATIONS = False. Its fastest settings then
@@ -51,7 +51,7 @@ def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | No
     return fastest, report
 
 
-def _try(contender: Contender, task: Task, exact: Outcome, limit: float) -> dict[str, Any]:
+def _try(contender: Contender, task: Task, exact: StepResult, limit: float) -> dict[str, Any]:
     try:
         outcome = contender.outcome()
         reached = residual(task, outcome.states)

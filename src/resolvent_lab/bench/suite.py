@@ -7,7 +7,7 @@ from typing import Any
 
 import resolvent as rs
 from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import Contender, Outcome, TorchContender, exact
+from resolvent_lab.bench.contender import Contender, StepResult, TorchContender, exact
 from resolvent_lab.bench.graphed import graphed
 from resolvent_lab.bench.layers import ours
 from resolvent_lab.bench.measure import KINDS, measure
@@ -60,7 +60,7 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Seque
     }
 
 
-def _check(contender: Contender, task: Task, right: Outcome) -> Record:
+def _check(contender: Contender, task: Task, right: StepResult) -> Record:
     try:
         outcome = contender.outcome()
         check: Record = {"peak_bytes": contender.peak()}

@@ -90,7 +90,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClaimResult:
     """A claim and its measured values.
 
     Attributes:
@@ -119,7 +119,7 @@ class Outcome:
         return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
 
 
-def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
+def judge_claims(claims: Sequence[Claim], results: "Results") -> list[ClaimResult]:
     """The outcomes of the claims of one experiment."""
     failed = [failure.config for failure in results.failures]
     numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})
@@ -130,7 +130,7 @@ def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
     return [_judge(claim, seeds) for claim in claims]
 
 
-def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
+def _judge(claim: Claim, seeds: Sequence[Runs]) -> ClaimResult:
     values, failed = [], 0
     for runs in seeds:
         try:
@@ -139,4 +139,4 @@ def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
             failed += 1
         except NotRunError:
             continue
-    return Outcome(claim, tuple(values), failed)
+    return ClaimResult(claim, tuple(values), failed)

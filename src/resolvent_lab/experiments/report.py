@@ -9,7 +9,7 @@ import torch
 
 from resolvent import plotting
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.processes import ctrl_c_blocked, workers
 from resolvent_lab.experiments.results import Results, judged
@@ -63,7 +63,7 @@ def _draw_with_one_thread(name: str, runs: Sequence[Run], folder: Path) -> list[
     return _draw(name, runs, folder)
 
 
-def _line(experiment: Experiment, part: Results, outcomes: Sequence[Outcome]) -> str:
+def _line(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult]) -> str:
     verdicts = [outcome.verdict for outcome in outcomes]
     failed = f"; {len(part.failures)} runs failed" if part.failures else ""
     return (
@@ -83,7 +83,7 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     )
 
 
-def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome], figures: Sequence[Path]) -> str:
+def _section(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult], figures: Sequence[Path]) -> str:
     configs = [run.config for run in part.runs]
     shortened = differences(experiment, configs)
     note = f'<p class="note">Shortened: {html.escape(shortened)}.</p>' if shortened else ""
@@ -102,7 +102,7 @@ def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome],
     )
 
 
-def _claims(outcomes: Sequence[Outcome]) -> str:
+def _claims(outcomes: Sequence[ClaimResult]) -> str:
     if not outcomes:
         return "<p>The claims of the paper are about other data, and are not judged.</p>"
     kinds = [outcome.verdict.replace(" ", "-") for outcome in outcomes]

@@ -8,7 +8,7 @@ from typing import Any
 
 from resolvent_lab.experiments import strict_json
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.claim import Outcome, judge
+from resolvent_lab.experiments.claim import ClaimResult, judge_claims
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.network import Config
 from resolvent_lab.experiments.run import Run, finished_runs, folder_of
@@ -66,7 +66,7 @@ def read(out: Path) -> Results:
     return Results(runs, tuple(_failure(note) for note in content["failures"]))
 
 
-def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[Outcome]]]:
+def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[ClaimResult]]]:
     """Each experiment that has runs, with its results and the outcomes of its claims.
 
     If the claims are about none of the runs, there are no outcomes.
@@ -75,7 +75,7 @@ def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[Outcome
         part = results.of(experiment.name)
         if part.runs:
             relevant = part.for_claims(experiment)
-            yield experiment, part, judge(experiment.claims, relevant) if relevant.runs else []
+            yield experiment, part, judge_claims(experiment.claims, relevant) if relevant.runs else []
 
 
 def note_of(experiment: str, config: Config, out: Path) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.tables import claim_rows, failure_rows
 
@@ -27,7 +27,7 @@ def write_summary(out: Path, results: Results) -> Path:
     return path
 
 
-def _record(experiment: str, outcome: Outcome) -> dict[str, Any]:
+def _record(experiment: str, outcome: ClaimResult) -> dict[str, Any]:
     claim = outcome.claim
     return {
         "experiment": experiment,

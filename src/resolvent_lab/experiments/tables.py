@@ -6,7 +6,7 @@ from dataclasses import fields
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.experiment import Experiment, Rows
 from resolvent_lab.experiments.network import Config
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Column = Callable[["Run"], float]
 
 
-def claim_rows(outcomes: Sequence[Outcome]) -> Rows:
+def claim_rows(outcomes: Sequence[ClaimResult]) -> Rows:
     """Rows of text, one for each claim. The header is first; the verdict is the last column."""
     rows = [["claim", "measured is", "value", "criterion", "seeds", "verdict"]]
     for outcome in outcomes:

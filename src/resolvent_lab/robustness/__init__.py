@@ -21,7 +21,7 @@ from resolvent_lab.robustness.gradient import adversarial_images as adversarial_
 from resolvent_lab.robustness.noise import GaussianNoise as GaussianNoise
 from resolvent_lab.robustness.noise import gaussian_noise as gaussian_noise
 from resolvent_lab.robustness.outcome import Outcome as Outcome
-from resolvent_lab.robustness.outcome import judge as judge
+from resolvent_lab.robustness.outcome import classify as classify
 from resolvent_lab.robustness.outcome import masked as masked
 from resolvent_lab.robustness.outcome import worst_case as worst_case
 from resolvent_lab.robustness.sizes import FULL as FULL

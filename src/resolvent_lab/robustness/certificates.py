@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from resolvent.analysis import certified_radius, lipschitz_bound
 from resolvent_lab.robustness.budget import Budget
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, fraction
 
 
 def certified_radii(
@@ -31,7 +31,7 @@ def certified_radii(
     """
     bound = lipschitz_bound(model, tuple(images.shape[1:])) if lipschitz is None else lipschitz
     radii = torch.cat([certified_radius(model, x, bound) for x in images.split(batch_size)])
-    return radii.masked_fill(~judge(model, images, labels, batch_size).correct, -math.inf)
+    return radii.masked_fill(~classify(model, images, labels, batch_size).correct, -math.inf)
 
 
 def certified_accuracy(radii: Tensor, distances: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent_lab.robustness.attack import Attack, Path
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, judge
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify
 from resolvent_lab.robustness.randomness import per_image
 
 
@@ -34,7 +34,7 @@ class Corruption(Attack):
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, seed: int = 0, batch_size: int = BATCH_SIZE
     ) -> Outcome:
-        return judge(model, self.corrupt(images, seed), labels, batch_size)
+        return classify(model, self.corrupt(images, seed), labels, batch_size)
 
 
 @dataclass(frozen=True)

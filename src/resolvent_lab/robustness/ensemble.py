@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from resolvent_lab.robustness.attack import Adversarial, Path
 from resolvent_lab.robustness.budget import Budget, per_row, require_pixels
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, judge
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify
 from resolvent_lab.robustness.randomness import derived_seed
 
 GROUP = 500
@@ -139,7 +139,7 @@ def _run(parts: list[_Part], budget: Budget, model: nn.Module, images: Tensor, l
     require_pixels(images)
     adversarial = images.clone()
     broken_by = torch.full_like(labels, len(parts))
-    broken_by[~judge(model, images, labels).correct] = -1
+    broken_by[~classify(model, images, labels).correct] = -1
     for group, rows in enumerate(torch.arange(len(images), device=images.device).split(GROUP)):
         for number, part in enumerate(parts):
             left = rows[broken_by[rows] == len(parts)]
@@ -147,10 +147,10 @@ def _run(parts: list[_Part], budget: Budget, model: nn.Module, images: Tensor, l
                 break
             x, y = images[left], labels[left]
             found = _perturb(part, model, x, y, budget, derived_seed(seed, part.name, group))
-            wrong = ~judge(model, found, y).correct
+            wrong = ~classify(model, found, y).correct
             adversarial[left] = torch.where(per_row(wrong, x), found, x)
             broken_by[left[wrong]] = number
-    verdict = judge(model, adversarial, labels)
+    verdict = classify(model, adversarial, labels)
     return Outcome(verdict.rank, adversarial, tuple(part.name for part in parts), broken_by)
 
 

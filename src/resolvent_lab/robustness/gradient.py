@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resolvent_lab.robustness.attack import Adversarial, Attack, Path
 from resolvent_lab.robustness.budget import Budget, per_row, require_pixels
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, judge, margin
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, margin
 from resolvent_lab.robustness.randomness import per_image
 from resolvent_lab.robustness.solving import fixed
 
@@ -37,7 +37,7 @@ class FGSM(Adversarial):
         require_pixels(images)
         batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
         found = [_step(model, x, y, self.budget, x, self.budget.radius)[0] for x, y in batches]
-        return judge(model, torch.cat(found), labels, batch_size)
+        return classify(model, torch.cat(found), labels, batch_size)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PGD(Adversarial):
             found = [_ascend(model, x, y, self.budget, start, self.steps) for x, y, start in batches]
             points, found_margins = (torch.cat(parts) for parts in zip(*found, strict=True))
             worst, margins = _worse(worst, margins, points, found_margins)
-        return judge(model, worst, labels, batch_size)
+        return classify(model, worst, labels, batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Transfer(Attack):
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, seed: int = 0, batch_size: int = BATCH_SIZE
     ) -> Outcome:
-        return judge(model, self.found, labels, batch_size)
+        return classify(model, self.found, labels, batch_size)
 
 
 def adversarial_images(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, steps: int = 7) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent_lab.robustness.attack import Attack, Path
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, fraction
 from resolvent_lab.robustness.randomness import per_image
 
 
@@ -33,7 +33,7 @@ class GaussianNoise(Attack):
         self, model: nn.Module, images: Tensor, labels: Tensor, seed: int = 0, batch_size: int = BATCH_SIZE
     ) -> Outcome:
         draws = [gaussian_noise(images, self.sigma, seed, draw, self.clamp) for draw in range(self.draws)]
-        outcomes = [judge(model, noisy, labels, batch_size) for noisy in draws]
+        outcomes = [classify(model, noisy, labels, batch_size) for noisy in draws]
         return Outcome(torch.cat([each.rank for each in outcomes]), torch.cat([each.images for each in outcomes]))
 
     def record(self, outcome: Outcome) -> dict[Path, Any]:

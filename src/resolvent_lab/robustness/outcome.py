@@ -50,7 +50,7 @@ class Outcome:
         return fraction(self.correct_after(self.attacks.index(attack) + 1))
 
 
-def judge(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = BATCH_SIZE) -> Outcome:
+def classify(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = BATCH_SIZE) -> Outcome:
     """Classifies images.
 
     Arguments:

@@ -14,7 +14,7 @@ from resolvent_lab.robustness.attack import Attack, Path
 from resolvent_lab.robustness.certificates import certified_accuracy, certified_radii, refuted
 from resolvent_lab.robustness.ensemble import GROUP
 from resolvent_lab.robustness.gradient import Transfer
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, masked, worst_case
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, fraction, masked, worst_case
 from resolvent_lab.robustness.sizes import FULL, Size
 from resolvent_lab.robustness.solving import attackable
 
@@ -84,7 +84,7 @@ class _Results:
         self.images = images
         self.searches: dict[Path, list[tuple[Attack, Outcome]]] = {}
         self.stored: Record = {}
-        clean = judge(model, images, labels, batch_size)
+        clean = classify(model, images, labels, batch_size)
         for k in (1, 2):
             _store(self.stored, ("clean", f"top {k}"), fraction(clean.top(k)))
         self.radii, certificates = _certify(model, images, labels, size, batch_size)

@@ -8,7 +8,7 @@ import torch
 
 import resolvent as rs
 from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import Outcome, TorchContender, exact
+from resolvent_lab.bench.contender import StepResult, TorchContender, exact
 from resolvent_lab.bench.layers import Explicit, ours, remade
 from resolvent_lab.bench.rows import ROWS
 from resolvent_lab.bench.suite import Effort, run
@@ -110,7 +110,7 @@ def test_weights_move_between_steps_and_data_between_passes():
 def test_an_outcome_has_a_gradient_for_every_parameter():
     task = small(ROWS["B3"][0])
     outcome = exact(task)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, StepResult)
     shapes = [parameter.shape for parameter in task.model.parameters()]
     assert [gradient.shape for gradient in outcome.gradients] == shapes
     assert len(outcome.states) == 4

@@ -19,8 +19,8 @@ from resolvent_lab.robustness import (
     attackable,
     certified_accuracy,
     certified_radii,
+    classify,
     gaussian_noise,
-    judge,
     refuted,
 )
 
@@ -31,7 +31,7 @@ def suite(model: nn.Module, surrogate: nn.Module, images: Tensor, labels: Tensor
     attacks = (FGSM(budget), ascent, AutoAttack(budget, Effort(5, 2, 3, 10)), Transfer(ascent, "surrogate", found))
     return [
         *(attack(model, images, labels) for attack in attacks),
-        judge(model, budget.project(images, gaussian_noise(images, 1.0, 0)), labels),
+        classify(model, budget.project(images, gaussian_noise(images, 1.0, 0)), labels),
     ]
 
 

@@ -14,8 +14,8 @@ from resolvent_lab.robustness import (
     Occlusion,
     Rotation,
     SaltAndPepper,
+    classify,
     gaussian_noise,
-    judge,
 )
 from seeding import shifted
 
@@ -117,7 +117,7 @@ def test_ranks_and_what_they_are_compared_with() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return torch.tensor([[3.0, 2.0, 1.0], [2.0, 3.0, 1.0], [3.0, 3.0, 1.0], [math.nan, 0.0, 0.0]])
 
-    outcome = judge(Fixed(), torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
+    outcome = classify(Fixed(), torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
     assert outcome.rank.tolist() == [0, 1, 1, 2]
     assert outcome.correct.tolist() == [True, False, False, False]
     assert outcome.top(2).tolist() == [True, True, True, False]
@@ -145,4 +145,4 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="only square images are rotated, got 4 x 5"):
         Rotation(10.0).corrupt(torch.rand(1, 1, 4, 5), 0)
     with pytest.raises(ValueError, match=r"one whole number of type int64 for each of the 2 images.*float64"):
-        judge(Linear(4), images, torch.zeros(2))
+        classify(Linear(4), images, torch.zeros(2))

@@ -17,8 +17,8 @@ from resolvent_lab.robustness import (
     Budget,
     Effort,
     Size,
+    classify,
     evaluate,
-    judge,
     masked,
 )
 
@@ -127,7 +127,7 @@ class Inversion(Adversarial):
     name = "inversion"
 
     def __call__(self, model, images, labels, seed=0, batch_size=500):
-        return judge(model, 1 - images, labels, batch_size)
+        return classify(model, 1 - images, labels, batch_size)
 
 
 def test_an_attack_of_one_s_own_joins_by_a_line(models: dict[str, nn.Module]) -> None:

@@ -8,7 +8,7 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.network import Metrics
 from resolvent_lab.images import Images, Split
 from resolvent_lab.robustness.noise import gaussian_noise, noise_to_signal
-from resolvent_lab.robustness.outcome import fraction, judge
+from resolvent_lab.robustness.outcome import classify, fraction
 
 SIGMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 HARDER = (0.8,)
@@ -41,7 +41,7 @@ def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: tor
 def noise_table(model: ImplicitResNet, part: str, data: Images, draws: int, batch_size: int | None = None) -> Metrics:
     """The accuracies on one part of the data, by name."""
     batch_size = batch_size or _BATCHES[data.images.device.type]
-    clean = judge(model, data.images, data.labels, batch_size)
+    clean = classify(model, data.images, data.labels, batch_size)
     sums = {
         cell(part, 0.0, top, clamped): draws * fraction(clean.top(top)) for top in (1, 2) for clamped in (False, True)
     }
@@ -51,7 +51,7 @@ def noise_table(model: ImplicitResNet, part: str, data: Images, draws: int, batc
         for sigma in (*SIGMAS[1:], *HARDER):
             noisy = data.images + sigma * noise
             for clamped in (False, True):
-                outcome = judge(model, noisy.clamp(0, 1) if clamped else noisy, data.labels, batch_size)
+                outcome = classify(model, noisy.clamp(0, 1) if clamped else noisy, data.labels, batch_size)
                 for top in (1, 2):
                     key = cell(part, sigma, top, clamped)
                     sums[key] = sums.get(key, 0.0) + fraction(outcome.top(top))
