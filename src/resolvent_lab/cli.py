@@ -30,7 +30,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except ValueError as error:
         _end(str(error), WRONG_INPUT)
     except ImportError as error:
-        _end(f'this command needs {error.name}: pip install "resolvent[experiments]"', FAILED)
+        if error.name is not None and error.name.split(".")[0] in ("resolvent", "resolvent_lab"):
+            raise  # a defect of ours
+        _end(f'{error}: pip install "resolvent[experiments]"', FAILED)
     except (CommandError, OSError) as error:
         _end(str(error), FAILED)
     except Interrupted as stop:

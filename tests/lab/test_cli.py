@@ -117,7 +117,13 @@ def test_a_command_is_a_record_and_an_entry(
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(ValueError("wrong"), 2), (CommandError("wrong"), 1), (OSError("wrong"), 1), (Interrupted(15), 143)],
+    [
+        (ValueError("wrong"), 2),
+        (CommandError("wrong"), 1),
+        (OSError("wrong"), 1),
+        (ImportError("no module wrong", name="wrong"), 1),
+        (Interrupted(15), 143),
+    ],
 )
 def test_ends(failure: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:

@@ -319,6 +319,7 @@ def test_images_of_one_s_own_from_the_command_to_attacks(tmp_path: Path, capsys:
     found = tables(runs)
     assert any("worst of all attacks" in title for title in found)
     assert all(len(rows) == 3 for rows in found.values())
+    assert not any("paper" in cell for rows in found.values() for row in rows for cell in row)
     assert capsys.readouterr().out.count("attacking") == 1
     main([*options, "--attacks", "quick"])  # nothing is done twice
     assert "attacking" not in capsys.readouterr().out

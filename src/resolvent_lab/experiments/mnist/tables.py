@@ -80,7 +80,8 @@ def _accuracies(columns: "Mapping[str, Sequence[Run]]", part: str, top: int, cla
 
 def _cell(column: str, runs: "Sequence[Run]", part: str, sigma: float, top: int, clamped: bool) -> str:
     measured = spread([run.metrics[cell(part, sigma, top, clamped)] for run in runs], ".1f")
-    paper = published(column, sigma, top) if part == "train" and not clamped else None
+    comparable = part == "train" and not clamped and cast(MnistConfig, runs[0].config).data != "own"
+    paper = published(column, sigma, top) if comparable else None
     return measured if paper is None else f"{measured} (paper {paper:g})"
 
 

@@ -1,4 +1,4 @@
-"""Real processes of the command line that are interrupted, terminated and killed while they train."""
+"""Real processes of the command line that are interrupted, terminated and killed, and find damaged files."""
 
 import os
 import signal
@@ -130,3 +130,22 @@ def test_workers_die_with_their_parent(tmp_path: Path, moment: str) -> None:
         process.kill()
         process.wait(PATIENCE)
         until(lambda: not session(process.pid))
+
+
+@pytest.mark.slow
+def test_a_damaged_run_is_repeated(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "resolvent_lab", "reproduce", "stiff", "--train-only", "--quick"]
+    command += ["--theta", "0", "--jobs", "1", "--out", str(tmp_path)]
+
+    def run() -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "0 of 1 runs are finished already" in run()
+    (folder,) = (tmp_path / "runs" / "stiff").iterdir()
+    (folder / "weights.pt").write_bytes(b"cut")
+    told = run()
+    assert f"{folder} is damaged: " in told
+    assert "0 of 1 runs are finished already" in told
+    assert "1 of 1 runs are finished already" in run()
