@@ -30,4 +30,5 @@ from resolvent_lab.robustness.sizes import SIZES as SIZES
 from resolvent_lab.robustness.sizes import THOROUGH as THOROUGH
 from resolvent_lab.robustness.sizes import Size as Size
 from resolvent_lab.robustness.solving import attackable as attackable
+from resolvent_lab.robustness.suite import SUMMARY as SUMMARY
 from resolvent_lab.robustness.suite import evaluate as evaluate

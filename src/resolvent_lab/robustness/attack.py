@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from resolvent_lab.robustness.budget import Budget
 from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome
 
-Path = tuple[str, ...]
+RecordPath = tuple[str, ...]
 """A place in the record of a model: section, group, name, and so on."""
 
 
@@ -31,7 +31,7 @@ class Attack(ABC):
 
     @property
     @abstractmethod
-    def path(self) -> Path:
+    def path(self) -> RecordPath:
         """Where the result is stored in the record of a model, such as ("attacks", "l2 0.5", "pgd")."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Attack(ABC):
             batch_size: images per forward pass. It does not change the outcome.
         """
 
-    def record(self, outcome: Outcome) -> dict[Path, Any]:
+    def record(self, outcome: Outcome) -> dict[RecordPath, Any]:
         """The results to store, with their places. They must be valid JSON. By default the accuracy."""
         return {self.path: outcome.accuracy}
 
@@ -67,5 +67,5 @@ class Adversarial(Attack):
     searches = True
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RecordPath:
         return ("attacks", str(self.budget), self.name)

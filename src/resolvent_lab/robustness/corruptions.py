@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent_lab.robustness.attack import Attack, Path
+from resolvent_lab.robustness.attack import Attack, RecordPath
 from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify
 from resolvent_lab.robustness.randomness import per_image
 
@@ -24,7 +24,7 @@ class Corruption(Attack):
     severity: float
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RecordPath:
         return ("corruptions", self.name, f"{self.severity:g}")
 
     @abstractmethod

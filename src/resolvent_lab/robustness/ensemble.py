@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent_lab.robustness.attack import Adversarial, Path
+from resolvent_lab.robustness.attack import Adversarial, RecordPath
 from resolvent_lab.robustness.budget import Budget, per_row, require_pixels
 from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify
 from resolvent_lab.robustness.randomness import derived_seed
@@ -64,7 +64,7 @@ class AutoAttack(Adversarial):
     def withstands_gradients(self, outcome: Outcome) -> Tensor:
         return outcome.correct_after(sum(part.uses_gradients for part in _parts(self.effort)))
 
-    def record(self, outcome: Outcome) -> dict[Path, Any]:
+    def record(self, outcome: Outcome) -> dict[RecordPath, Any]:
         *group, name = self.path
         after = {attack: outcome.accuracy_after(attack) for attack in outcome.attacks}
         return {self.path: outcome.accuracy, (*group, f"{name}, after"): after}

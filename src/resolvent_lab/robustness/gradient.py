@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent_lab.robustness.attack import Adversarial, Attack, Path
+from resolvent_lab.robustness.attack import Adversarial, Attack, RecordPath
 from resolvent_lab.robustness.budget import Budget, per_row, require_pixels
 from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, margin
 from resolvent_lab.robustness.randomness import per_image
@@ -84,7 +84,7 @@ class Transfer(Attack):
     searches = True
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RecordPath:
         return (*self.attack.path[:2], "transfer from", self.source)
 
     def __call__(

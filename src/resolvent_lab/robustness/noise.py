@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent_lab.robustness.attack import Attack, Path
+from resolvent_lab.robustness.attack import Attack, RecordPath
 from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, fraction
 from resolvent_lab.robustness.randomness import per_image
 
@@ -26,7 +26,7 @@ class GaussianNoise(Attack):
     clamp: bool = False
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RecordPath:
         return ("noise", f"{self.sigma:g}", "clamped" if self.clamp else "unclamped")
 
     def __call__(
@@ -36,7 +36,7 @@ class GaussianNoise(Attack):
         outcomes = [classify(model, noisy, labels, batch_size) for noisy in draws]
         return Outcome(torch.cat([each.rank for each in outcomes]), torch.cat([each.images for each in outcomes]))
 
-    def record(self, outcome: Outcome) -> dict[Path, Any]:
+    def record(self, outcome: Outcome) -> dict[RecordPath, Any]:
         """The top-1 and top-2 accuracy of each draw."""
         return {(*self.path, f"top {k}"): [fraction(draw) for draw in outcome.top(k).chunk(self.draws)] for k in (1, 2)}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.analysis import lipschitz_bound
-from resolvent_lab.robustness.attack import Attack, Path
+from resolvent_lab.robustness.attack import Attack, RecordPath
 from resolvent_lab.robustness.certificates import certified_accuracy, certified_radii, refuted
 from resolvent_lab.robustness.ensemble import GROUP
 from resolvent_lab.robustness.gradient import Transfer
@@ -19,6 +19,9 @@ from resolvent_lab.robustness.sizes import FULL, Size
 from resolvent_lab.robustness.solving import attackable
 
 Record = dict[str, Any]
+
+SUMMARY = ("worst case", "masked", "certificates refuted")
+"""Names of the summary of a group of attacks. All other numbers of the group are accuracies under one attack."""
 
 
 def evaluate(
@@ -82,7 +85,7 @@ class _Results:
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, size: Size, batch_size: int) -> None:
         self.images = images
-        self.searches: dict[Path, list[tuple[Attack, Outcome]]] = {}
+        self.searches: dict[RecordPath, list[tuple[Attack, Outcome]]] = {}
         self.stored: Record = {}
         clean = classify(model, images, labels, batch_size)
         for k in (1, 2):
@@ -108,14 +111,15 @@ class _Results:
         withstands_all = worst_case(outcomes)
         by_gradients = torch.stack([attack.withstands_gradients(outcome) for attack, outcome in searches]).all(dim=0)
         contradictions = [] if self.radii is None else [refuted(self.radii, self.images, each) for each in outcomes]
-        return {
-            "worst case": fraction(withstands_all),
-            "masked": fraction(masked(by_gradients, withstands_all)),
-            "certificates refuted": sum(int(flags.sum()) for flags in contradictions),
-        }
+        values = (
+            fraction(withstands_all),
+            fraction(masked(by_gradients, withstands_all)),
+            sum(int(flags.sum()) for flags in contradictions),
+        )
+        return dict(zip(SUMMARY, values, strict=True))
 
 
-def _store(record: Record, path: Path, value: Any) -> None:
+def _store(record: Record, path: RecordPath, value: Any) -> None:
     for key in path[:-1]:
         record = record.setdefault(key, {})
     record[path[-1]] = value

@@ -318,6 +318,8 @@ def test_images_of_one_s_own_from_the_command_to_attacks(tmp_path: Path, capsys:
     assert all((run.config.data, run.config.num_classes, run.config.height) == ("own", 4, 8) for run in runs)  # type: ignore[attr-defined]
     found = tables(runs)
     assert any("worst of all attacks" in title for title in found)
+    (each,) = (rows for title, rows in found.items() if title.startswith("Accuracy under each attack"))
+    assert each[0][1:-1] == [f"{b} {a}" for b in ("linf 0.05", "l2 0.5") for a in ("fgsm", "pgd", "autoattack")]
     assert all(len(rows) == 3 for rows in found.values())
     assert not any("paper" in cell for rows in found.values() for row in rows for cell in row)
     assert capsys.readouterr().out.count("attacking") == 1

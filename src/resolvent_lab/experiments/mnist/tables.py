@@ -10,6 +10,7 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell
 from resolvent_lab.experiments.network import Metrics
 from resolvent_lab.experiments.tables import spread
+from resolvent_lab.robustness import SUMMARY
 
 if TYPE_CHECKING:
     from resolvent_lab.experiments.run import Run
@@ -146,6 +147,7 @@ def _robustness(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
     count, size = first["asked"]["images"], first["asked"]["attacks"]
     return {
         f"Accuracy under the worst of all attacks ({size}) on {count} held-out images": _attacks(attacked),
+        f"Accuracy under each attack ({size}) on {count} held-out images": _each_attack(attacked),
         f"Accuracy on {count} held-out images with corruptions": _corruptions(attacked),
     }
 
@@ -161,6 +163,21 @@ def _attacks(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
         bound = "none" if None in bounds else spread(bounds)
         clean = _percent([record["clean"]["top 1"] for record in records])
         rows.append([column, clean, *worst, _percent(masked), str(refuted), bound, str(len(records))])
+    return rows
+
+
+def _each_attack(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
+    """One column for each budget and attack, whatever attacks there are."""
+    names = [
+        (budget, name)
+        for budget, results in next(iter(attacked.values()))[0]["attacks"].items()
+        for name, result in results.items()
+        if isinstance(result, float) and name not in SUMMARY
+    ]
+    rows = [["column", *(f"{budget} {name}" for budget, name in names), "seeds"]]
+    for column, records in attacked.items():
+        cells = [_percent([record["attacks"][budget][name] for record in records]) for budget, name in names]
+        rows.append([column, *cells, str(len(records))])
     return rows
 
 
