@@ -1,15 +1,18 @@
 """The command line: one parser for all commands."""
 
 import sys
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import ArgumentError, HelpFormatter
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from resolvent_lab import stability
 from resolvent_lab.bench.command import BENCH
 from resolvent_lab.command import Command, CommandError, Interrupted, check_writable, interruptible
 from resolvent_lab.experiments.command import REPRODUCE
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser, Namespace
 
 COMMANDS: tuple[Command, ...] = (BENCH, REPRODUCE, stability.STABILITY, stability.FIGURES)
 """All commands. A new one gets an entry here."""
@@ -20,14 +23,13 @@ WRONG_INPUT, FAILED, SIGNALLED = 2, 1, 128
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a command. Errors are reported in one line, without a traceback."""
-    options = vars(_parser().parse_args(args))
-    run = options.pop("run")
     try:
+        run, options = _chosen(COMMANDS, _parser().parse_args(args))
         with interruptible():
             if "out" in options:
                 check_writable(options["out"])
             run(**options)
-    except ValueError as error:
+    except (ArgumentError, ValueError) as error:
         _end(str(error), WRONG_INPUT)
     except ImportError as error:
         if error.name is not None and error.name.split(".")[0] in ("resolvent", "resolvent_lab"):
@@ -39,24 +41,47 @@ def main(args: Sequence[str] | None = None) -> None:
         _end("; ".join(["interrupted", *getattr(stop, "__notes__", [])]), SIGNALLED + stop.signum)
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser("resolvent", description="Implicit residual networks: experiments, benchmarks, figures.")
+def _parser() -> "ArgumentParser":
+    parser = _empty_parser("Implicit residual networks: experiments, benchmarks, figures.")
+    parser.prog = "resolvent"
     parser.add_argument("--version", action="version", version=f"resolvent {version('resolvent')}")
     _add(parser, COMMANDS)
     return parser
 
 
-def _add(parser: ArgumentParser, commands: Sequence[Command]) -> None:
-    subparsers: Any = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+def _empty_parser(description: str) -> "ArgumentParser":
+    from jsonargparse import ArgumentParser  # not at the top, so that `main` can say what to install
+
+    # The plain formatter: our help names the defaults in words.
+    return ArgumentParser(
+        description=description, formatter_class=HelpFormatter, exit_on_error=False, allow_abbrev=False
+    )
+
+
+def _add(parser: "ArgumentParser", commands: Sequence[Command]) -> None:
+    subcommands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND", description=None)
     for command in commands:
-        own = subparsers.add_parser(command.name, help=command.help, description=command.help)
-        command.arguments(own)
+        own = _empty_parser(command.help)
+        subcommands.add_subcommand(command.name, own, help=command.help)
+        own.prog = f"{parser.prog} {command.name}"
         if command.commands:
             _add(own, command.commands)
         else:
-            own.set_defaults(run=command.run)
+            command.arguments(own)
+            help = "YAML file of options; those behind it on the command line override it"
+            own.add_argument("--config", action="config", metavar="FILE", help=help)
+
+
+def _chosen(commands: Sequence[Command], parsed: "Namespace") -> tuple[Callable[..., None], dict[str, Any]]:
+    """What to run, and its options."""
+    command = next(each for each in commands if each.name == parsed.command)
+    options = parsed[command.name]
+    if command.run is None:
+        return _chosen(command.commands, options)
+    return command.run, {key: value for key, value in vars(options).items() if key != "config"}
 
 
 def _end(message: str, code: int) -> NoReturn:
-    print(f"resolvent: {message}", file=sys.stderr)
+    line = " ".join(part.strip() for part in message.splitlines())
+    print(f"resolvent: {line}", file=sys.stderr)
     sys.exit(code)

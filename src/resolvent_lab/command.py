@@ -3,15 +3,18 @@
 import signal
 import tempfile
 import threading
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 
-def _no_arguments(parser: ArgumentParser) -> None:
+def _no_arguments(parser: "ArgumentParser") -> None:
     return
 
 
@@ -20,12 +23,12 @@ class Command:
     """A command, or a group of commands. The list in `cli.py` gets one entry for each.
 
     A module with commands must not import torch or matplotlib at its top: `--help` imports all of them. `run` imports
-    what it needs.
+    what it needs. The options `--config` and `--print_config` are added to every command.
 
     Attributes:
         name: on the command line.
         help: one sentence.
-        arguments: adds the arguments to the command's parser.
+        arguments: adds the arguments to the command's parser. Give each a type: it also checks configuration files.
         run: called with the arguments as keywords. It raises ValueError for wrong input and CommandError for other
             failures.
         commands: the commands of a group, which has no `run`.
@@ -33,7 +36,7 @@ class Command:
 
     name: str
     help: str
-    arguments: Callable[[ArgumentParser], None] = _no_arguments
+    arguments: Callable[["ArgumentParser"], None] = _no_arguments
     run: Callable[..., None] | None = None
     commands: "tuple[Command, ...]" = ()
 
@@ -68,7 +71,19 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def add_out(parser: ArgumentParser, default: str, help: str) -> None:
+def add_flag(parser: "ArgumentParser", name: str, help: str) -> None:
+    """Adds `--name`, and `--no-name` for the case that a configuration file has set it."""
+    from jsonargparse import ActionYesNo
+
+    parser.add_argument(f"--{name}", action=ActionYesNo(no_prefix="no-"), help=help)
+
+
+def number(given: str | float) -> float:
+    """The type of options with several numbers. With `float`, jsonargparse would not name the option in its errors."""
+    return float(given)
+
+
+def add_out(parser: "ArgumentParser", default: str, help: str) -> None:
     """Adds the option `--out`, a folder for the results. It is checked before the command runs."""
     parser.add_argument("--out", type=Path, default=Path(default), metavar="DIR", help=help)
 

@@ -1,29 +1,31 @@
 """The commands `stability` and `figures`: facts about schemes, and figures of the paper."""
 
-from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.command import Command, add_out
+from resolvent_lab.command import Command, add_out, number
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 
-def _stability_arguments(parser: ArgumentParser) -> None:
+def _stability_arguments(parser: "ArgumentParser") -> None:
     parser.add_argument("--theta", type=float, default=0.5, help="of the theta scheme, in [0, 1]; 0.5 by default")
-    parser.add_argument("--scheme", help="another scheme by name, such as RK4, RADAU5, BDF2 or VERLET")
+    parser.add_argument("--scheme", type=str, help="another scheme by name, such as RK4, RADAU5, BDF2 or VERLET")
     parser.add_argument("--spectrum", type=Path, metavar="FILE", help="checkpoint with a spectrum (analysis.Spectrum)")
     parser.add_argument("--step", type=float, help="step size h for the spectrum; by default that of the checkpoint")
     parser.add_argument(
         "--unit-disc",
         "--unit_disc",
-        choices=("true", "false"),
-        default="true",
+        type=bool,
+        default=True,
         help="whether to hatch the unit disc if there is no spectrum; true by default",
     )
     add_out(parser, "figures", "folder for stability.png and stability.pdf; figures by default")
 
 
 def _stability(
-    theta: float, scheme: str | None, spectrum: Path | None, step: float | None, unit_disc: str, out: Path
+    theta: float, scheme: str | None, spectrum: Path | None, step: float | None, unit_disc: bool, out: Path
 ) -> None:
     plotting = _plotting()
     from resolvent.analysis import amplification, scheme_facts
@@ -33,7 +35,7 @@ def _stability(
     loaded = None if spectrum is None else _load_spectrum(spectrum)
     print(scheme_facts(chosen))
     if loaded is None:
-        ax = plotting.stability_region(chosen, unit_disc=unit_disc == "true")
+        ax = plotting.stability_region(chosen, unit_disc=unit_disc)
     else:
         h = loaded.h if step is None else step
         growth = amplification(chosen, h * loaded.eigenvalues).flatten()
@@ -43,9 +45,9 @@ def _stability(
     _save(ax, out / "stability")
 
 
-def _regions_arguments(parser: ArgumentParser) -> None:
+def _regions_arguments(parser: "ArgumentParser") -> None:
     thetas = [0.0, 0.25, 0.5, 0.75, 1.0]
-    parser.add_argument("--thetas", type=float, nargs="+", default=thetas, help="one panel for each")
+    parser.add_argument("--thetas", type=number, nargs="+", default=thetas, help="one panel for each")
     parser.add_argument("--limit", type=float, default=4.5, help="of the real and imaginary axes; 4.5 by default")
     add_out(parser, "figures", "folder for theta_regions.png and theta_regions.pdf; figures by default")
 
@@ -54,7 +56,7 @@ def _regions(thetas: list[float], limit: float, out: Path) -> None:
     _save(_plotting().theta_regions(tuple(thetas), limit=limit)[0], out / "theta_regions")
 
 
-def _phase_arguments(parser: ArgumentParser) -> None:
+def _phase_arguments(parser: "ArgumentParser") -> None:
     parser.add_argument("--omega", type=float, default=50.0, help="frequency of the oscillator; 50 by default")
     parser.add_argument("--step", type=float, default=0.004, help="step size h; 0.004 by default")
     parser.add_argument("--periods", type=float, default=2.0, help="length of the trajectories; 2 by default")

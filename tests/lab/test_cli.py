@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 
 from resolvent import analysis
 from resolvent.schemes import Theta
@@ -86,22 +86,111 @@ def test_wrong_input_is_one_line_and_ends_with_2(
     monkeypatch.setenv("RESOLVENT_DEVICE", "cpu")
     (tmp_path / "junk").write_bytes(b"junk that is no checkpoint")
     (tmp_path / "iris.csv").write_text("5.1,3.5,1.4,0.2,setosa\n")
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("resolvent: ")
-    assert words in error
-    assert error.count("\n") == 1
+    assert words in refused(capsys, *arguments)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iris.csv", "junk"], "nothing was begun"
 
 
-@pytest.mark.parametrize("arguments", [["stability", "--tau", "1"], ["stability", "--theta", "x"], ["unknown"], []])
-def test_wrong_options_end_with_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["stability", "--tau", "1"], "--tau"),
+        (["stability", "--the", "1"], "--the"),
+        (["stability", "--theta", "x"], "theta"),
+        (["reproduce", "stiff", "--theta", "0", "x"], "--theta"),
+        (["reproduce", "stif"], "'stif'"),
+        (["reproduce"], "experiment"),
+        (["figures"], "{stability,phase}"),
+        (["unknown"], "'unknown'"),
+        ([], "{bench,reproduce,stability,figures}"),
+        (["stability", "--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_wrong_options_are_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, *arguments)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The line that says what was wrong with the arguments."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main(arguments)
+        cli.main([str(argument) for argument in arguments])
     assert stopped.value.code == 2
-    assert "usage: resolvent" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("resolvent: ")
+    assert error.count("\n") == 1
+    return error
+
+
+COMMANDS = (["bench"], ["reproduce", "stiff"], ["stability"], ["figures", "stability"], ["figures", "phase"])
+"""All commands, with the arguments that they need."""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        run(capsys, *arguments, "--print_config")
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_printed_configuration_is_read_again(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = printed(capsys, *command, "--out", tmp_path)
+    file = tmp_path / "options.yaml"
+    file.write_text(options)
+    assert f"out: {tmp_path}\n" in options
+    name = command if command[0] == "figures" else command[:1]  # the experiment is in the file
+    assert printed(capsys, *name, "--config", file) == options
+
+
+def test_a_command_runs_from_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text(f"theta: 0.75\nout: {tmp_path}\n")
+    assert str(analysis.scheme_facts(Theta(0.75))) in run(capsys, "stability", "--config", file)
+    assert (tmp_path / "stability.png").exists()
+    out = run(capsys, "stability", "--config", file, "--theta", 0.25)
+    assert str(analysis.scheme_facts(Theta(0.25))) in out, "later options override the file"
+
+
+def test_a_flag_of_a_configuration_can_be_unset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("experiment: stiff\nquick: true\n")
+    assert "quick: true\n" in printed(capsys, "reproduce", "--config", file)
+    assert "quick: false\n" in printed(capsys, "reproduce", "--config", file, "--no-quick")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("thta: 0.5", "thta"),
+        ("theta: 1", "theta"),
+        ("theta: [a]", "theta"),
+        ("seeds: 1.5", "seeds"),
+        ("seeds: 0", "seeds is a number of repetitions"),
+        ("device: tpu", "'tpu'"),
+        ("columns: 5", "columns"),
+        ("quick: maybe", "maybe"),
+        ("- 1", "- 1"),
+        ("quick: [", "Problems parsing config"),
+    ],
+)
+def test_a_configuration_is_checked(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESOLVENT_DATA_DIR", "")  # put back afterwards
+    monkeypatch.setenv("RESOLVENT_DEVICE", "cpu")
+    file = tmp_path / "options.yaml"
+    file.write_text(text)
+    assert words in refused(capsys, "reproduce", "stiff", "--out", tmp_path / "results", "--config", file)
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_to_install_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["stability"])
+    assert stopped.value.code == 1
+    assert 'pip install "resolvent[experiments]"' in capsys.readouterr().err
 
 
 def test_a_command_is_a_record_and_an_entry(
@@ -157,17 +246,27 @@ def python(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", [[], ["reproduce"], ["bench"], ["stability"], ["figures", "phase"]])
-def test_help_loads_no_heavy_library(command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ([], "--help"),
+        (["reproduce"], "--help"),
+        (["bench"], "--help"),
+        (["stability"], "--help"),
+        (["figures", "phase"], "--help"),
+        (["reproduce"], "--print_config"),
+    ],
+)
+def test_help_loads_no_heavy_library(command: list[str], option: str) -> None:
     code = (
         "import atexit, runpy, sys\n"
         "heavy = ('torch', 'numpy', 'matplotlib', 'lightning', 'resolvent')\n"
         "atexit.register(lambda: print('heavy:', [name for name in heavy if name in sys.modules]))\n"
-        f"sys.argv = ['resolvent', *{command!r}, '--help']\n"
+        f"sys.argv = ['resolvent', *{command!r}, {option!r}]\n"
         "runpy.run_module('resolvent_lab', run_name='__main__')"
     )
     out = python("-c", code)
-    assert f"usage: {' '.join(['resolvent', *command])}" in out
+    assert (f"usage: {' '.join(['resolvent', *command])}" if option == "--help" else "seeds: 1\n") in out
     assert "heavy: []" in out
 
 
@@ -176,4 +275,4 @@ def test_the_version_is_told() -> None:
 
 
 def test_training_alone_as_a_module() -> None:
-    assert "--train-only" in python("-m", "resolvent_lab.experiments", "--help")
+    assert "train_only: true\n" in python("-m", "resolvent_lab.experiments", "stiff", "--print_config")

@@ -2,23 +2,25 @@
 
 import json
 import platform
-from argparse import ArgumentParser
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.command import Command, add_out
+from resolvent_lab.command import Command, add_out, number
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 GROWTH = "B5"
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--rows", type=_words, help="such as B1,B2; all by default")
-    parser.add_argument("--peers", type=_words, default=[], help="other libraries, such as torchdeq,torchdiffeq,jax")
+def _arguments(parser: "ArgumentParser") -> None:
+    parser.add_argument("--rows", type=str, help="such as B1,B2; all by default")
+    parser.add_argument("--peers", type=str, default="", help="other libraries, such as torchdeq,torchdiffeq,jax")
     parser.add_argument("--peers-from", type=Path, default=Path("benchmarks/peers"), help="folder of their files")
-    parser.add_argument("--skip", type=_words, default=[], help="leave out our contenders with these words in the name")
-    parser.add_argument("--theta", type=float, nargs="+", help="of the layers; 0.5 and 1 by default")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--skip", type=str, default="", help="leave out our contenders with these words in the name")
+    parser.add_argument("--theta", type=number, nargs="+", help="of the layers; 0.5 and 1 by default")
+    parser.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="of every contender, on the CPU")
     parser.add_argument("--rounds", type=int, default=15, help="turns of every contender")
     parser.add_argument("--seconds", type=float, default=0.3, help="approximate length of a turn")
@@ -49,10 +51,10 @@ BENCH = Command(
 
 def _measure(
     out: Path,
-    rows: list[str] | None,
-    peers: list[str],
+    rows: str | None,
+    peers: str,
     peers_from: Path,
-    skip: list[str],
+    skip: str,
     theta: list[float] | None,
     device: str,
     threads: int,
@@ -67,22 +69,22 @@ def _measure(
     from resolvent_lab.bench.tables import markdown
 
     known = (*ROWS, GROWTH)
-    rows = list(known) if rows is None else rows
-    unknown = [name for name in rows if name not in known]
+    chosen = list(known) if rows is None else _words(rows)
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"there is no row {unknown[0]!r}: choose among {', '.join(known)}.")
     torch.set_num_threads(threads)
     # TF32 has too few digits: no contender would reach the tolerance.
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     results: dict[str, Any] = {"machine": _machine(device, threads), "absent": [], "rows": []}
-    modules = _load_peers(peers, peers_from, results["absent"])
+    modules = _load_peers(_words(peers), peers_from, results["absent"])
     out.mkdir(parents=True, exist_ok=True)
-    for make, each in product([make for row in rows if row != GROWTH for make in ROWS[row]], theta or THETAS):
-        record = run(make(each, device), modules, Effort(rounds, seconds), skip)
+    for make, each in product([make for row in chosen if row != GROWTH for make in ROWS[row]], theta or THETAS):
+        record = run(make(each, device), modules, Effort(rounds, seconds), _words(skip))
         results["rows"].append(record)
         _save(results, out)
         print(markdown({**results, "rows": [record]}), flush=True)
-    if GROWTH in rows:
+    if GROWTH in chosen:
 
         def save(series: dict[str, Any]) -> None:
             results["growth"] = series

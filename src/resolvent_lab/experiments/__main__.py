@@ -5,4 +5,4 @@ import sys
 from resolvent_lab.cli import main
 
 if __name__ == "__main__":
-    main(["reproduce", "--train-only", *sys.argv[1:]])
+    main(["reproduce", *sys.argv[1:], "--train-only"])  # last, so that no configuration file overrides it

@@ -1,21 +1,23 @@
 """The command `reproduce`."""
 
-from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.command import Command, Interrupted, add_out
+from resolvent_lab.command import Command, Interrupted, add_flag, add_out, number
 from resolvent_lab.experiments.catalogue import NAMES
 
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("experiment", choices=[*NAMES, "all"])
-    parser.add_argument("--quick", action="store_true", help="a small version, in a few minutes")
-    parser.add_argument("--theta", type=float, nargs="+", help="of the layers; by default those of the paper")
+
+def _arguments(parser: "ArgumentParser") -> None:
+    parser.add_argument("experiment", choices=[*NAMES, "all"], help="one of them, or all")
+    add_flag(parser, "quick", "a small version, in a few minutes")
+    parser.add_argument("--theta", type=number, nargs="+", help="of the layers; by default those of the paper")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds 0, 1, ...; 1 by default")
     parser.add_argument("--jobs", type=int, help="number of parallel processes; by default one for each core")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu", help="cpu by default")
-    parser.add_argument("--train-only", action="store_true", help="no figures and no report; needs no matplotlib")
+    add_flag(parser, "train-only", "no figures and no report; needs no matplotlib")
     add_out(parser, "results", "folder of the results, results by default; finished runs in it are kept")
     images = parser.add_argument_group("images (mnist)")
     images.add_argument(
@@ -25,7 +27,7 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     images.add_argument("--data-dir", type=Path, help="folder with the files of MNIST, or your own images")
     images.add_argument(
-        "--columns", help="names separated by commas, tuned, smooth, or a JSON file of settings by name"
+        "--columns", type=str, help="names separated by commas, tuned, smooth, or a JSON file of settings by name"
     )
     images.add_argument("--held-out", choices=("test", "validation"), default="test", help="the part to measure on")
     images.add_argument(
