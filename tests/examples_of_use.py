@@ -337,6 +337,7 @@ EXAMPLES: dict[str, Example] = {
         lambda x: plotting.vector_field(lambda t, y: -y, arrows=3, trajectories=x.reshape(3, 2, 2))
     ),
     "regularizers.DiagonalPenalty": penalised(regularizers.DiagonalPenalty()),
+    "regularizers.Solvability": penalised(regularizers.Solvability(limit=-1.0)),
     "regularizers.KineticEnergy": penalised(regularizers.KineticEnergy()),
     "regularizers.Sensitivity": given(
         classifier, lambda x, model: regularizers.Sensitivity(1.0, "softmax")(model, x)[:2]

@@ -11,10 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Files, depth, files to the field, depth of the field, functions between the solver and the field.
 LIMITS = {
-    'rs.Autonomous(module), mode="auto"': (32, 17, 12, 16, 4),
-    'rs.fields.MLP, mode="auto"': (32, 16, 10, 14, 1),
-    'rs.Autonomous(module), mode="sequential"': (30, 17, 12, 16, 4),
-    'rs.fields.MLP, mode="sequential"': (30, 15, 11, 13, 1),
+    'rs.Autonomous(module), mode="auto"': (34, 12, 9, 12, 2),
+    'rs.fields.MLP, mode="auto"': (33, 12, 8, 11, 1),
+    'rs.Autonomous(module), mode="sequential"': (31, 12, 11, 12, 2),
+    'rs.fields.MLP, mode="sequential"': (30, 12, 10, 11, 1),
 }
 
 

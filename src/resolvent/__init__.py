@@ -3,10 +3,11 @@
 from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
 from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent.equation.failure import Mask
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
-from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
+from resolvent.errors import ConvergenceError, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.auto import Auto, Fallback
@@ -36,13 +37,13 @@ __all__ = [
     "Chord",
     "ConjugateGradient",
     "ConvergenceError",
-    "ConvergenceWarning",
     "DenseLU",
     "DerivativeOrderError",
     "Fallback",
     "FixedSteps",
     "GradientDescent",
     "ImplicitAdjoint",
+    "Mask",
     "Neumann",
     "NeumannAdjoint",
     "Newton",

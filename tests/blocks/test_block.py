@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from resolvent import fields, schemes
 from resolvent.blocks import Block, ThetaBlock
+from resolvent.errors import ConvergenceWarning
 from schemes.catalogue import SCHEMES, Manufactured, slope
 
 GRID = {"num_steps": 6, "horizon": 1.2}
@@ -246,7 +247,7 @@ def test_failures_follow_the_policy() -> None:
     x = torch.randn(4, 3)
     with pytest.raises(rs.ConvergenceError):
         ThetaBlock(mlp(), 0.5, **options)(x)
-    with pytest.warns(rs.ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning):
         ThetaBlock(mlp(), 0.5, 1, **options, on_failure="warn")(x)
     trajectory = ThetaBlock(mlp(), 0.5, **options, on_failure="ignore").trajectory(x)
     assert not trajectory.solutions[0].converged.all()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.errors import ConvergenceWarning
 from resolvent.schemes import RungeKutta, Scheme, Theta, tableaux
 
 SCHEMES = {
@@ -132,7 +133,7 @@ class TestFailuresOfABlock:
             with pytest.raises(rs.ConvergenceError, match=expected):
                 value.sum().backward()
         else:
-            with pytest.warns(rs.ConvergenceWarning) as caught:
+            with pytest.warns(ConvergenceWarning) as caught:
                 value.sum().backward()
             assert any(_matches(expected, str(warning.message)) for warning in caught)
 
@@ -147,7 +148,7 @@ class TestFailuresOfABlock:
             with pytest.raises(rs.ConvergenceError, match=expected):
                 block(x, t0=0.25)
         else:
-            with pytest.warns(rs.ConvergenceWarning) as caught:
+            with pytest.warns(ConvergenceWarning) as caught:
                 block(x, t0=0.25)
             assert any(_matches(expected, str(warning.message)) for warning in caught)
 

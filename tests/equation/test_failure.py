@@ -2,12 +2,14 @@
 
 import pickle
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.errors import ConvergenceWarning
 
 B = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
 
@@ -95,7 +97,7 @@ def test_a_cotangent_that_is_nearly_nothing_is_no_failure() -> None:
 
 
 def test_warn_and_ignore() -> None:
-    with pytest.warns(rs.ConvergenceWarning, match="2 of 2 samples"):
+    with pytest.warns(ConvergenceWarning, match="2 of 2 samples"):
         rs.resolve(lambda w: 3 * w, B, 1.0, solver=rs.Picard(), on_failure="warn")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -113,7 +115,7 @@ def test_the_backward_solve_follows_the_same_policy() -> None:
     neumann = rs.ImplicitAdjoint(solver=rs.Neumann())
     with pytest.raises(rs.ConvergenceError, match="backward solve"):
         loss(adjoint=neumann).backward()
-    with pytest.warns(rs.ConvergenceWarning, match="backward solve"):
+    with pytest.warns(ConvergenceWarning, match="backward solve"):
         loss(adjoint=neumann, on_failure="warn").backward()
     loss(adjoint=neumann, on_failure="ignore").backward()
     loss(adjoint=rs.ImplicitAdjoint(solver=rs.Neumann(), on_failure="ignore")).backward()
@@ -236,3 +238,105 @@ def test_overflow_of_the_scale_is_no_convergence() -> None:
     """The square of 1e30 is infinite in single precision, and everything is within an infinite tolerance."""
     b = torch.full((1, 2), 1e30, dtype=torch.float32)
     assert status(torch.tanh, b=b) == ["NON_FINITE"]
+
+
+def folded(w: Tensor, c: Tensor) -> Tensor:
+    """w = b + tau (w^2 + c): two roots where 4 tau (b + tau c) < 1, none beyond."""
+    return w**2 + c
+
+
+def test_the_cause_of_a_fold_is_named() -> None:
+    b, c = torch.full((3, 1), 0.1), torch.tensor([[0.0], [1.0], [0.5]])
+    with pytest.raises(rs.ConvergenceError) as caught:
+        rs.resolve(rs.Rowwise(folded, c), b, 1.0)
+    message = str(caught.value)
+    # The branch from b ends where 4 tau (b + tau c) = 1: at tau = 0.45 for c = 1.
+    assert "2 of 3 samples" in message
+    assert "samples 1, 2" in message
+    assert "behind a fold" in message
+    assert "4" in message.split("ends at ")[1][:3]
+    assert "What to try" not in message
+    assert "rs.analysis.diagnose" in message
+
+
+def test_the_cause_of_a_pole_is_named() -> None:
+    """w = b + w has no solution; F' = 1 is the pole of tau = 1."""
+    with pytest.raises(rs.ConvergenceError, match="near a pole") as caught:
+        rs.resolve(lambda w: w, B, 1.0)
+    assert "samples 0, 1" in str(caught.value)
+    assert "less tau" in str(caught.value)
+
+
+def test_masked_samples_keep_their_best_iterate_and_get_no_gradient() -> None:
+    b = torch.full((3, 1), 0.1, requires_grad=True)
+    c = torch.tensor([[0.0], [1.0], [0.1]], requires_grad=True)
+    policy = rs.Mask()
+    solution = rs.resolve(rs.Rowwise(folded, c), b, 1.0, on_failure=policy)
+    assert solution.converged.tolist() == [True, False, True]
+    assert solution.value.isfinite().all()
+    solution.value.sum().backward()
+    assert b.grad is not None
+    assert c.grad is not None
+    assert b.grad[1] == c.grad[1] == 0
+    alone = torch.full((1, 1), 0.1, requires_grad=True)
+    rs.resolve(rs.Rowwise(folded, c.detach()[2:]), alone, 1.0).value.sum().backward()
+    torch.testing.assert_close(b.grad[2:], alone.grad)
+    assert (policy.failed, policy.seen) == (1, 6)  # forward and backward
+
+
+def test_too_many_masked_samples_are_an_error() -> None:
+    c = torch.tensor([[0.0], [1.0]])
+    policy = rs.Mask(most=0.4, over=3)
+    for _ in range(2):
+        rs.resolve(rs.Rowwise(folded, c), torch.full((2, 1), 0.1), 1.0, on_failure=policy)
+    with pytest.raises(rs.ConvergenceError, match="3 of 6 samples failed"):
+        rs.resolve(rs.Rowwise(folded, c), torch.full((2, 1), 0.1), 1.0, on_failure=policy)
+    rs.resolve(rs.Rowwise(folded, c), torch.full((2, 1), 0.1), 1.0, on_failure=rs.Mask(most=0.5, over=1))
+
+
+def test_values_that_are_not_finite_are_not_masked() -> None:
+    with pytest.raises(rs.ConvergenceError, match="not finite"):
+        rs.resolve(lambda w: torch.log(w - 5), B, 1.0, on_failure="mask")
+    with pytest.raises(ValueError, match="b must be finite"):
+        rs.resolve(torch.tanh, B * torch.nan, 1.0, on_failure="mask")
+
+
+def test_reversible_blocks_do_not_mask() -> None:
+    block = rs.ThetaBlock(rs.fields.MLP(2, 4, 1), memory="reversible", on_failure="mask")
+    with pytest.raises(ValueError, match="memory='checkpoint'"):
+        block(B)
+
+
+@pytest.mark.parametrize(("arguments", "told"), [({"most": 2}, "got 2"), ({"over": 0}, "got 0")])
+def test_refused_masks(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        rs.Mask(**arguments)
+
+
+@pytest.mark.parametrize("memory", ["store", "checkpoint"])
+@pytest.mark.parametrize("mode", ["sequential", "auto"])
+def test_a_sample_masked_in_one_layer_gets_no_gradient_from_the_block(memory: str, mode: str) -> None:
+    class Folded(rs.fields.Field):
+        rowwise = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, t: Any, y: Tensor) -> Tensor:
+            return self.a * y**2
+
+    x = torch.tensor([[0.05], [1.5], [0.1]], requires_grad=True)
+    field = Folded()
+    block = rs.ThetaBlock(field, 1.0, 3, 1.5, memory=memory, mode=mode, on_failure="mask")
+    y = block(x)
+    y.square().sum().backward()
+    assert x.grad is not None
+    assert x.grad[1] == 0
+    kept = torch.tensor([[0.05], [0.1]], requires_grad=True)
+    got = field.a.grad.clone()
+    field.a.grad = None
+    rs.ThetaBlock(field, 1.0, 3, 1.5, mode=mode)(kept).square().sum().backward()
+    torch.testing.assert_close(x.grad[[0, 2]], kept.grad, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(got, field.a.grad, rtol=1e-7, atol=1e-9)
+    assert block.options.on_failure.failed > 0

@@ -192,7 +192,7 @@ def test_any_module_is_a_field():
     field = Autonomous(module)
     y = torch.randn(2, 3)
     assert torch.equal(field(1.0, y), module(y))
-    assert not field.rowwise
+    assert field.rowwise
     assert field.autonomous
     assert field.linear_part is None
     with pytest.raises(ValueError, match="no guaranteed Lipschitz constant"):

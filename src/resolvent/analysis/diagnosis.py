@@ -70,7 +70,7 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
     with torch.no_grad(), frozen_weights(block.field) as field:
         pass_ = replace(pass_, field=field)
         carry, layers = Carry((batch,)), []
-        for n, step in enumerate(pass_.steps(batch)):
+        for n, step in enumerate(pass_.strategy.steps(pass_, batch)):
             layers.append(_report(pass_, n, carry, step))
             carry = step.carry
         healthy = bool(carry.states[0].isfinite().all()) and not any(layer.failed for layer in layers)

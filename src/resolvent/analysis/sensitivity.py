@@ -62,6 +62,6 @@ def pass_through(block: Block, x: Tensor, t0: Number = 0.0, on_failure: str = "r
 def last_state(pass_: Pass, x: Tensor) -> Tensor:
     """The state at the end of a pass, (batch, *shape)."""
     state = x
-    for step in pass_.steps(x):
+    for step in pass_.strategy.steps(pass_, x):
         state = step.state
     return state

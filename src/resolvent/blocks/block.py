@@ -7,19 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
-from resolvent.blocks.memory import Memory, Reversible, Store, as_memory
+from resolvent.blocks.memory import Memory, as_memory
 from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.failure import Mask, Policy
+from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.fields.arguments import check_callable_field
 from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
-from resolvent.schemes.scheme import Scheme
+from resolvent.schemes.scheme import Scheme, Step
 from resolvent.solvers.resolve import solve_options
 
 
@@ -39,7 +41,8 @@ class Block(nn.Module):
         solver: for the implicit equations; None takes `Auto()`.
         stopping: its tolerance, which holds for the equation of a step; None takes `Stopping()`.
         adjoint: how solutions are differentiated; None takes `ImplicitAdjoint()`.
-        on_failure: "raise", "warn" or "ignore" solves that do not converge.
+        on_failure: "raise", "warn", "ignore" or "mask" solves that do not converge, see `rs.resolve`. A sample that is
+            masked in one layer gets no gradient from the whole block.
         guess: where solves start: "previous" state, "explicit" predictor, "extrapolate" along the trajectory, or a
             function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the previous state, too,
             but where the field declares a linear part, at the solution for that part alone.
@@ -63,7 +66,7 @@ class Block(nn.Module):
         solver: Plan | None = None,
         stopping: StoppingRule | None = None,
         adjoint: Adjoint | None = None,
-        on_failure: str = "raise",
+        on_failure: Policy = "raise",
         guess: str | Guess | None = None,
         reuse: bool = False,
         memory: str | Memory = "store",
@@ -85,7 +88,7 @@ class Block(nn.Module):
         self.guess = as_guess(guess)
         self.reuse = reuse
         self.memory = as_memory(memory)
-        if isinstance(self.memory, Reversible):
+        if self.memory.inverts_steps:
             _ = scheme.inverse  # Refuses here, rather than in the first backward pass.
 
     @property
@@ -110,7 +113,11 @@ class Block(nn.Module):
         """
         with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
             pass_ = self._pass(x, t0, field)
-            return self.memory.last(pass_, x)
+            solved = _Solved(self.options.on_failure)
+            for step in self.memory.steps(pass_, x, all_states=False):
+                state = step.state
+                solved.note(step)
+            return solved.mask(state)
 
     def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
@@ -154,8 +161,13 @@ class Block(nn.Module):
         return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
 
     def _trajectory(self, pass_: Pass, x: Tensor) -> Trajectory:
-        states, solutions = self.memory.all(pass_, x)
-        return Trajectory(_times(pass_, x), torch.stack([x, *states]), tuple(solutions))
+        solved = _Solved(self.options.on_failure)
+        steps = list(self.memory.steps(pass_, x, all_states=True))
+        for step in steps:
+            solved.note(step)
+        solutions = tuple(solution for step in steps for solution in step.solutions)
+        states = [x, *(solved.mask(step.state) for step in steps)]
+        return Trajectory(_times(pass_, x), torch.stack(states), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
         """Runs `check_field` on the first call in training mode, where the field is evaluated more than once a layer.
@@ -164,7 +176,7 @@ class Block(nn.Module):
         """
         if self._checked or not self.training or len(x) < 2 or not can_check(x):
             return
-        if self.scheme.implicit or not isinstance(self.memory, Store):
+        if self.scheme.implicit or not self.memory.keeps_graph:
             check_field(pass_.field, x, pass_.t0)
         self._checked = True
 
@@ -180,7 +192,6 @@ class Block(nn.Module):
 
     def _settings(self, field: Field, t0: Number = 0.0, right: float = 1.0) -> Pass:
         """A pass from t0, whatever its input."""
-        stores = isinstance(self.memory, Store)
         return Pass(
             field,
             self.scheme,
@@ -192,8 +203,29 @@ class Block(nn.Module):
             self.guess,
             right,
             self.reuse,
-            stores,
+            self.memory.keeps_graph,
         )
+
+
+class _Solved:
+    """Which samples were solved for in all layers so far; the others get no gradient, where the policy is to mask."""
+
+    def __init__(self, on_failure: Policy) -> None:
+        self._masks = isinstance(on_failure, Mask)
+        self._failed: Tensor | None = None
+
+    def note(self, step: Step) -> None:
+        if not self._masks:
+            return
+        for solution in step.solutions:
+            if not solution.all_converged:
+                failed = ~solution.converged
+                self._failed = failed if self._failed is None else self._failed | failed
+
+    def mask(self, state: Tensor) -> Tensor:
+        if self._failed is None:
+            return state
+        return torch.where(per_sample(self._failed, state), state.detach(), state)
 
 
 def _times(pass_: Pass, x: Tensor) -> Tensor:

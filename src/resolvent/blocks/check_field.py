@@ -62,14 +62,16 @@ def can_check(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def refuse_changing_modules(module: nn.Module, prefix: str = "") -> None:
-    """Raises if a module within is a batch norm or a dropout in training mode; `prefix` is left out of its name."""
+def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
+    """Raises if a module within is a batch norm or a dropout in training mode. In its name `prefix` is left out, and
+    the `place` of the module in a network put before it."""
     for name, part in module.named_modules():
         if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0)):
+            full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
             raise ValueError(
-                f"{name.removeprefix(prefix) or 'the field'}, a {type(part).__name__}, gives another result each time "
-                "it is called in training mode, and an implicit layer calls it many times: put it in evaluation mode "
-                "(module.eval()), or use GroupNorm or LayerNorm, and dropout outside of the residual branch."
+                f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
+                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), or use GroupNorm or "
+                "LayerNorm, and dropout outside of the residual branch."
             )
 
 

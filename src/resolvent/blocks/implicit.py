@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from resolvent.blocks.check_field import refuse_changing_modules
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.fields import Autonomous, Field, Time
+from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.schemes.interval import Number
 
 _INNER = "block.field.module."
@@ -22,7 +23,7 @@ def make_implicit(
     *,
     predicate: Callable[[str, nn.Module], bool],
     kind: str = "block",
-    rowwise: bool = False,
+    rowwise: bool | None = None,
     num_steps: int = 1,
     horizon: Number = 1.0,
     **options: Any,
@@ -39,7 +40,7 @@ def make_implicit(
             implicit. Modules in a chosen one are not asked about.
         kind: what the chosen modules compute: "block" for x + f(x), where f is found by subtracting x again, or
             "branch" for f(x) alone, to which the model adds x itself.
-        rowwise: promises that f treats each sample alone and alike, see `rs.Autonomous`.
+        rowwise: whether f treats each sample alone and alike, see `rs.Autonomous`; None proves it where it can.
         num_steps: steps that replace one block.
         horizon: h times their number; 1 with one step is the block itself.
         options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
@@ -57,14 +58,14 @@ def make_implicit(
         names = [name for name, _ in implicit.named_modules() if name][:8]
         raise ValueError(f"the predicate chose none of the modules; the first of their names are {names}.")
 
-    def convert(module: nn.Module) -> "ImplicitResidual":
+    def convert(name: str, module: nn.Module) -> "ImplicitResidual":
         field = ResidualBranch(module, rowwise) if kind == "block" else Autonomous(module, rowwise=rowwise)
-        return ImplicitResidual(ThetaBlock(field, theta, num_steps, horizon, **options), kind == "branch")
+        return ImplicitResidual(ThetaBlock(field, theta, num_steps, horizon, **options), kind == "branch", name)
 
     if "" in chosen:
-        return convert(implicit)
+        return convert("", implicit)
     for name in chosen:
-        implicit.set_submodule(name, convert(implicit.get_submodule(name)))
+        implicit.set_submodule(name, convert(name, implicit.get_submodule(name)))
     return implicit
 
 
@@ -83,10 +84,15 @@ class ResidualBranch(Field):
 
     autonomous = True
 
-    def __init__(self, module: nn.Module, rowwise: bool = False) -> None:
+    def __init__(self, module: nn.Module, rowwise: bool | None = None) -> None:
         super().__init__()
         self.module = module
-        self.rowwise = rowwise
+        self._rowwise = rowwise
+        self._proof = SamplesAlone(module) if rowwise is None else None
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return bool(self._rowwise) if self._proof is None else self._proof.holds_for(self.module)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         image: Tensor = self.module(y)
@@ -104,18 +110,20 @@ class ImplicitResidual(nn.Module):
     Arguments:
         block: the implicit layers.
         branch: whether the network adds the input itself.
+        name: of the module in the network, for messages.
     """
 
-    def __init__(self, block: ThetaBlock, branch: bool) -> None:
+    def __init__(self, block: ThetaBlock, branch: bool, name: str = "") -> None:
         super().__init__()
         self.block = block
         self.branch = branch
+        self._name = name
         self.register_state_dict_post_hook(_shorten)
         self.register_load_state_dict_pre_hook(_lengthen)
 
     def forward(self, x: Tensor) -> Tensor:
         # At each call: the weights are the network's, whose parts may change their mode at any time.
-        refuse_changing_modules(self, _INNER)
+        refuse_changing_modules(self, _INNER, self._name)
         y: Tensor = self.block(x)
         return y - x if self.branch else y
 

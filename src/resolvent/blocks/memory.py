@@ -1,7 +1,9 @@
 """Memory policies: what a pass keeps for its backward pass."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -9,22 +11,23 @@ from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.equation.adjoint import UnrolledAdjoint
-from resolvent.equation.solution import Solution
+from resolvent.equation.failure import Mask
 from resolvent.equation.torch_func import transforming
-
-States = tuple[list[Tensor], list[Solution]]
+from resolvent.schemes.scheme import Step
 
 
 class Memory(ABC):
     """A policy: what is kept, and what is computed anew."""
 
-    @abstractmethod
-    def last(self, pass_: Pass, x: Tensor) -> Tensor:
-        """The state after the last step."""
+    keeps_graph: ClassVar[bool] = False
+    """Whether the graph of every step is kept, so that nothing is computed a second time."""
+
+    inverts_steps: ClassVar[bool] = False
+    """Whether steps are undone, which takes a scheme that has an inverse."""
 
     @abstractmethod
-    def all(self, pass_: Pass, x: Tensor) -> States:
-        """The state after each step, and the solves."""
+    def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
+        """The steps of a pass, differentiable as the policy has it; if not `all_states`, the last one is enough."""
 
     @abstractmethod
     def check(self, pass_: Pass) -> None:
@@ -35,14 +38,10 @@ class Memory(ABC):
 class Store(Memory):
     """Keeps the graph of one evaluation of the field for each solve, and nothing of the solver's iterations."""
 
-    def last(self, pass_: Pass, x: Tensor) -> Tensor:
-        for step in pass_.steps(x):
-            state = step.state
-        return state
+    keeps_graph = True
 
-    def all(self, pass_: Pass, x: Tensor) -> States:
-        steps = list(pass_.steps(x))
-        return [step.state for step in steps], [solution for step in steps for solution in step.solutions]
+    def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
+        return pass_.strategy.steps(pass_, x)
 
     def check(self, pass_: Pass) -> None:
         pass
@@ -50,10 +49,6 @@ class Store(Memory):
 
 class Recomputing(Memory):
     """The policies that make every step again in the backward pass: first derivatives only."""
-
-    def all(self, pass_: Pass, x: Tensor) -> States:
-        solutions: list[Solution] = []
-        return list(run(pass_, x, solutions=solutions)), solutions
 
     def check(self, pass_: Pass) -> None:
         if transforming():
@@ -69,8 +64,8 @@ class Recomputing(Memory):
 class Checkpoint(Recomputing):
     """Keeps one state per step and makes every step again in the backward pass: first derivatives only."""
 
-    def last(self, pass_: Pass, x: Tensor) -> Tensor:
-        return run(pass_, x)[-1]
+    def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
+        return run(pass_, x)
 
 
 @dataclass(frozen=True)
@@ -89,17 +84,25 @@ class Reversible(Recomputing):
     Reference: Gomez et al., The reversible residual network, 2017; Reshniak & Webster, section on reversibility.
     """
 
+    inverts_steps = True
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance!r}.")
 
-    def last(self, pass_: Pass, x: Tensor) -> Tensor:
+    def check(self, pass_: Pass) -> None:
+        super().check(pass_)
+        if isinstance(pass_.options.on_failure, Mask):
+            raise ValueError("states of masked samples cannot be recovered by inverse steps: take memory='checkpoint'.")
+
+    def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
+        if all_states:
+            return run(pass_, x)
         tolerance = self.tolerance
         if tolerance is None:
             tolerance = 1e3 * pass_.options.stopping.relative(x.dtype)
-        return run(pass_, x, Reconstruction(tolerance))[-1]
+        return run(pass_, x, Reconstruction(tolerance))
 
 
 _BY_NAME: dict[str, Memory] = {"store": Store(), "checkpoint": Checkpoint(), "reversible": Reversible()}

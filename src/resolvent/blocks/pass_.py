@@ -60,10 +60,6 @@ class Pass:
         options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
         return Interval(self.vector_field, t, self.h, options, self.guess, past, before, self.right_end)
 
-    def steps(self, x: Tensor) -> Iterator[Step]:
-        """All steps, in the order of time."""
-        return self.strategy.steps(self, x)
-
     def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:
         """The steps of these numbers, from the state x; each is solved for when the one before it is known."""
         carry = Carry((x,))

@@ -17,24 +17,21 @@ from resolvent.blocks.reconstruction import ADVICE, Reconstruction, Reconstructi
 from resolvent.blocks.weights import weights_of, with_weights
 from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError, DerivativeOrderError
-from resolvent.schemes.scheme import Carry
+from resolvent.schemes.scheme import Carry, Step
 
 T = TypeVar("T")
 
 
-def run(
-    pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None, solutions: list[Solution] | None = None
-) -> tuple[Tensor, ...]:
+def run(pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None) -> list[Step]:
     """Makes the steps of a pass without a graph, yet differentiable (once).
 
     Arguments:
         pass_: the steps, with a field whose weights are frozen.
         x: (batch, *shape), the first state.
         reconstruction: recovers all states from the last one; None keeps them instead.
-        solutions: where to put the solves, if they are wanted.
 
     Returns:
-        The state after each step; where states are to be reconstructed, the last one alone.
+        The steps; where states are to be reconstructed, the last one alone.
     """
     # Buffers travel along with the parameters: the backward pass has to see both as they were. Normalised weights are
     # among them as they were computed, and are not computed again.
@@ -43,8 +40,9 @@ def run(
     bare = dataclasses.replace(pass_, field=with_weights(pass_.field, dict.fromkeys(weights)))
     replay = Replay(bare, reconstruction, tuple(pass_.tensors), tuple(weights), _autocast(x.device.type))
     inputs = (x, *pass_.tensors.values(), *weights.values())
+    solutions: list[tuple[Solution, ...]] = []
     states: tuple[Tensor, ...] = _Recomputed.apply(pass_, replay, solutions, *inputs)
-    return states
+    return [Step(Carry((state,)), solves) for state, solves in zip(states, solutions, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +89,16 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, pass_: Pass, replay: Replay, solutions: list[Solution] | None, x: Tensor, *tensors: Tensor
+        ctx: Any, pass_: Pass, replay: Replay, solutions: list[tuple[Solution, ...]], x: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         carries: list[Carry] = []
-        for step in pass_.steps(x):
-            if solutions is not None:
-                solutions.extend(step.solutions)
+        for step in pass_.strategy.steps(pass_, x):
             if replay.reconstruction is not None:
                 replay.reconstruction.note(step.state)
                 carries.clear()
+                solutions.clear()
             carries.append(step.carry)
+            solutions.append(step.solutions)
         ctx.replay, ctx.count = replay, len(tensors)
         ctx.layout = [(len(carry.states), len(carry.slopes)) for carry in carries]
         ctx.save_for_backward(x, *tensors, *(tensor for carry in carries for tensor in _flat(carry)))

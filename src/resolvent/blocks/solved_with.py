@@ -7,6 +7,7 @@ from torch import nn
 
 from resolvent.blocks.block import Block
 from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.failure import Policy
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.solvers.resolve import solve_options
@@ -19,7 +20,7 @@ def solved_with(
     solver: Plan | None = None,
     stopping: StoppingRule | None = None,
     adjoint: Adjoint | None = None,
-    on_failure: str | None = None,
+    on_failure: Policy | None = None,
 ) -> Iterator[None]:
     """Changes how the blocks of a model solve their equations; on exit they are as before.
 

@@ -9,6 +9,7 @@ from resolvent.blocks.block import Block
 from resolvent.blocks.memory import Memory
 from resolvent.blocks.strategies import Strategy, as_strategy
 from resolvent.equation.adjoint import Adjoint
+from resolvent.equation.failure import Policy
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.fields import Bounded
@@ -28,7 +29,7 @@ class ThetaBlock(Block):
 
     Arguments:
         field: F(t, y); `rs.fields.Piecewise` gives every layer weights of its own.
-        theta: a number in [0, 1], or a 0-d tensor in (0, 1].
+        theta: a number in [0, 1], or a 0-d tensor in (0, 1]. `block.theta = 0.3` changes it later.
         num_steps: number of layers.
         horizon: h times their number, see `Block`.
         form: "midpoint" or "trapezoid", see `rs.schemes.Theta`.
@@ -58,7 +59,7 @@ class ThetaBlock(Block):
         memory: str | Memory = "store",
         *,
         learn_theta: bool = False,
-        on_failure: str = "raise",
+        on_failure: Policy = "raise",
         guess: str | Guess | None = None,
         reuse: bool = False,
         mode: str | Strategy = "auto",
@@ -103,6 +104,18 @@ class ThetaBlock(Block):
     def theta(self) -> Number:
         """The present theta; a tensor where it is learned."""
         return _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
+
+    @theta.setter
+    def theta(self, theta: Number) -> None:
+        """Sets theta for the passes to come, as a training that starts from an explicit network does step by step."""
+        if self.learn_theta:
+            raise ValueError(
+                f"theta is learned here, and cannot be set to {theta!r}: make the block without learn_theta."
+            )
+        Theta(theta, self.form)  # Checks the value.
+        self._theta = theta
+        self._refuse_poles()
+        self.strategy.check(self._settings(self.field))
 
     @property
     def scheme(self) -> Theta:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import LastEvaluation
-from resolvent.equation.failure import check_policy, report
+from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
+from resolvent.equation.norms import per_sample
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, full_precision
 from resolvent.equation.solution import Solution, Work
@@ -67,9 +68,9 @@ class UnrolledAdjoint(Adjoint):
                     "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
                 )
         solution = solve(problem, options.solver, options.stopping, start.w, start.reuse)
-        if not (options.stopping.fixed or solution.all_converged):
+        if not options.stopping.fixed:
             report(problem, solution, options.on_failure, options.place, start.given)
-        return solution, solution.value
+        return solution, masked(solution.value, solution, options.on_failure)
 
 
 class AttachedAdjoint(Adjoint):
@@ -89,11 +90,11 @@ class AttachedAdjoint(Adjoint):
         with torch.no_grad():
             alone = replace(problem.detach(), last=last)
             solution = solve(alone, options.solver, options.stopping, start.w, start.reuse)
-        if not (options.stopping.fixed or solution.all_converged):
+        if not (options.stopping.fixed or (solution.all_converged and not isinstance(options.on_failure, Mask))):
             report(alone, solution, options.on_failure, options.place, start.given)
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value
-        return solution, self._attach(problem, options, solution, last)
+        return solution, masked(self._attach(problem, options, solution, last), solution, options.on_failure)
 
     def _attach(
         self, problem: NonlinearProblem, options: SolveOptions, solution: Solution, last: LastEvaluation | None
@@ -106,7 +107,7 @@ class AttachedAdjoint(Adjoint):
         else:
             evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
             linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
-            image = linearization.evaluation.release()
+            image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
             if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
                 if not forward_mode():
@@ -165,7 +166,7 @@ class ImplicitAdjoint(AttachedAdjoint):
         order: how many derivatives have to be exact. Each costs one more evaluation of F that is stored; a derivative
             beyond it raises `DerivativeOrderError`.
         stopping: for the linear systems, which are judged by rtol alone; None takes the rtol of the forward solve.
-        on_failure: "raise", "warn" or "ignore"; None takes that of the forward solve.
+        on_failure: "raise", "warn", "ignore" or "mask"; None takes that of the forward solve.
         callback: called with the `Solution` of every backward solve.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, section on backpropagation.
@@ -174,7 +175,7 @@ class ImplicitAdjoint(AttachedAdjoint):
     solver: Plan | None = None
     order: int = 1
     stopping: StoppingRule | None = None
-    on_failure: str | None = None
+    on_failure: Policy | None = None
     callback: Callable[[Solution], None] | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +186,7 @@ class ImplicitAdjoint(AttachedAdjoint):
         if self.stopping is not None and not isinstance(self.stopping, StoppingRule):
             raise ValueError(f"stopping must be an rs.Stopping(...), or None, got {self.stopping!r}.")
         if self.on_failure is not None:
-            check_policy(self.on_failure)
+            object.__setattr__(self, "on_failure", as_policy(self.on_failure))
 
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         plan = self.solver or options.solver.linear_plan(system)
@@ -195,8 +196,11 @@ class ImplicitAdjoint(AttachedAdjoint):
             self.callback(solution)
         if options.observe is not None:
             options.observe(solution)
+        policy = self.on_failure or options.on_failure
         if not stopping.fixed:
-            report(system, solution, self.on_failure or options.on_failure, options.place)
+            report(system, solution, policy, options.place)
+        if isinstance(policy, Mask) and not solution.all_converged:
+            return torch.where(per_sample(solution.converged, solution.value), solution.value, 0.0)
         return solution.value
 
 

@@ -1,19 +1,23 @@
-"""Failure policies: raise, warn or ignore."""
+"""Failure policies: raise, warn, ignore or mask."""
 
 import warnings
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from resolvent.equation.cause import cause_of
 from resolvent.equation.linear import LinearProblem
-from resolvent.equation.linearization import Linearization
+from resolvent.equation.norms import per_sample
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.solution import Solution, Status
-from resolvent.equation.torch_func import any_true, transforming, whole
+from resolvent.equation.torch_func import any_true, whole
 from resolvent.errors import ConvergenceError, ConvergenceWarning
 
-POLICIES = ("raise", "warn", "ignore")
+POLICIES = ("raise", "warn", "ignore", "mask")
+# Samples named in a message.
+_NAMED = 8
 
 _ADVICE = {
     Status.MAX_STEPS: "more steps (Stopping(max_steps=...)), a faster solver (Newton for few unknowns, Anderson or "
@@ -28,21 +32,72 @@ _ADVICE = {
     Status.BREAKDOWN: "a smaller tau: I - tau F'(w) is singular, or nearly so, which is a pole of the layer; a field "
     "with tau * (largest real part of its spectrum) < 1 has none",
 }
-# What is nearly singular: the smallest singular value of I - tau F' below this.
-_NEARLY_SINGULAR = 1e-2
-# Samples and unknowns up to which the singular values are computed for a message.
-_MOST_SAMPLES, _MOST_UNKNOWNS = 16, 64
 
 
-def check_policy(on_failure: str) -> None:
+@dataclass(eq=False)
+class Mask:
+    """The policy `on_failure="mask"`: samples that fail keep their best iterate, and get no gradient.
+
+    A training can then go on over a few equations that have no solution. What it computes for those samples is not what
+    the layer defines, so they are counted, and too many of them are an error: more than `most` of all samples in the
+    last `over` solves. A sample for which F is not finite is an error at once.
+
+    Arguments:
+        most: the largest fraction of failures.
+        over: the number of solves that are looked at; fewer are not judged.
+
+    Attributes:
+        failed, seen: samples that failed, and all samples, since the object was made. A solve of each layer counts.
+    """
+
+    most: float = 0.05
+    over: int = 500
+    failed: int = field(default=0, init=False)
+    seen: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.most <= 1:
+            raise ValueError(f"most is a fraction of the samples, from 0 to 1, got {self.most!r}.")
+        if not isinstance(self.over, int) or self.over < 1:
+            raise ValueError(f"over counts solves and must be 1 or more, got {self.over!r}.")
+        self._recent: deque[tuple[int, int]] = deque(maxlen=self.over)
+
+    def count(self, solution: Solution) -> bool:
+        """Counts the samples of a solve; whether the failures among the last ones are too many."""
+        seen = solution.status.numel()
+        failed = 0 if solution.all_converged else seen - int(solution.converged.sum())
+        self.failed, self.seen = self.failed + failed, self.seen + seen
+        self._recent.append((failed, seen))
+        recent = [sum(column) for column in zip(*self._recent, strict=True)]
+        return len(self._recent) == self.over and recent[0] > self.most * recent[1]
+
+    def __repr__(self) -> str:
+        return f"Mask(most={self.most}, over={self.over}): {self.failed} of {self.seen} samples failed"
+
+
+Policy = str | Mask
+
+
+def as_policy(on_failure: Policy) -> Policy:
+    """A policy, checked; "mask" becomes an object that counts."""
+    if isinstance(on_failure, Mask):
+        return on_failure
     if on_failure not in POLICIES:
-        raise ValueError(f"on_failure must be one of {POLICIES}, got {on_failure!r}.")
+        raise ValueError(f"on_failure must be one of {POLICIES} or an rs.Mask(...), got {on_failure!r}.")
+    return Mask() if on_failure == "mask" else on_failure
+
+
+def masked(value: Tensor, solution: Solution, on_failure: Policy) -> Tensor:
+    """The value, with no gradient for the samples that failed where the policy says so."""
+    if not isinstance(on_failure, Mask) or solution.all_converged:
+        return value
+    return torch.where(per_sample(solution.converged, value), value, value.detach())
 
 
 def report(
     problem: NonlinearProblem | LinearProblem,
     solution: Solution,
-    on_failure: str,
+    on_failure: Policy,
     place: object = None,
     w0: Tensor | None = None,
 ) -> None:
@@ -54,13 +109,20 @@ def report(
         place: where the equation stands in a network, for the message.
         w0: the first guess, if it was given.
     """
-    if solution.all_converged:
+    too_many = isinstance(on_failure, Mask) and on_failure.count(solution)
+    if solution.all_converged and not too_many:
         return
     if isinstance(problem, NonlinearProblem):
         _refuse_non_finite(b=problem.b, tau=problem.tau, w0=w0)
     if on_failure == "ignore":
         return
-    message = describe(solution, problem.linear, place, _smallest_singular_value(problem, solution))
+    if isinstance(on_failure, Mask):
+        undefined = any_true(solution.status == Status.NON_FINITE)
+        if not (undefined or too_many):
+            return
+        message = describe(solution, problem, place)
+        raise ConvergenceError(f"{message}\n{on_failure}." if too_many else message, solution)
+    message = describe(solution, problem, place)
     if on_failure == "raise":
         raise ConvergenceError(message, solution)
     warnings.warn(message, ConvergenceWarning, stacklevel=3)
@@ -74,41 +136,44 @@ def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
             raise ValueError(f"{name} must be finite, but {count} of its {value.numel()} entries are NaN or infinite.")
 
 
-def describe(solution: Solution, backward: bool = False, place: object = None, smallest: float | None = None) -> str:
-    """How many samples failed and how, where, the worst residual, and what to try."""
+def describe(solution: Solution, problem: NonlinearProblem | LinearProblem, place: object = None) -> str:
+    """How many samples failed and how, where, the worst residual, the cause, and what to try."""
     status, residual = whole(solution.status).flatten(), whole(solution.residual).flatten()
     failed = status != Status.CONVERGED
-    kinds = [(Status(int(code)), int((status == code).sum())) for code in status[failed].unique()]
-    worst = torch.nan_to_num(residual[failed], nan=torch.inf).max().item()
-    names = " then ".join(type(solver).__name__ for solver in solution.solvers)
-    what = "The backward solve A^T u = g" if backward else "The solve of w = b + tau F(w)"
+    what = "The backward solve A^T u = g" if problem.linear else "The solve of w = b + tau F(w)"
     where = "" if place is None else f" in {place}"
-    counts = ", ".join(f"{count} {kind.meaning}" for kind, count in kinds)
-    lines = [
-        f"{what}{where} did not converge for {int(failed.sum())} of {status.numel()} samples ({counts}) with {names}; "
-        f"worst residual {worst:.1e} (root mean square of a sample). What to try:"
-    ]
-    lines += [f"  - {kind.meaning}: {_ADVICE[kind]}" for kind, _ in kinds]
-    if smallest is not None and smallest < _NEARLY_SINGULAR:
-        lines.append(
-            f"I - tau F' is nearly singular there (smallest singular value {smallest:.1e}): the layer is at a pole. "
-            "rs.analysis.diagnose(block, x) shows how close each layer is, and what to change."
-        )
-    keep = "ImplicitAdjoint(on_failure=...)" if backward else 'on_failure="warn" or "ignore"'
+    names = " then ".join(type(solver).__name__ for solver in solution.solvers)
+    lines = [f"{what}{where} did not converge for {int(failed.sum())} of {status.numel()} samples"]
+    if bool(failed.any()):
+        kinds = [(Status(int(code)), int((status == code).sum())) for code in status[failed].unique()]
+        worst = torch.nan_to_num(residual[failed], nan=torch.inf).max().item()
+        counts = ", ".join(f"{count} {kind.meaning}" for kind, count in kinds)
+        lines[0] += f" ({counts}; {_numbers(failed)}) with {names}; worst residual {worst:.1e} (root mean square)."
+        lines += _explanation(problem, solution, failed, kinds)
+    keep = "ImplicitAdjoint(on_failure=...)" if problem.linear else 'on_failure="mask", "warn" or "ignore"'
     lines.append(f"To keep the best iterate all the same: {keep}; the statuses are in the solution.")
     return "\n".join(lines)
 
 
-def _smallest_singular_value(problem: NonlinearProblem | LinearProblem, solution: Solution) -> float | None:
-    """Of A = I - tau F'(w), among the first samples that failed; None where it is too costly for a message."""
-    if transforming() or problem.size > _MOST_UNKNOWNS:
-        return None
-    failed = (solution.status != Status.CONVERGED).nonzero().squeeze(1)[:_MOST_SAMPLES]
-    with torch.no_grad():
-        if isinstance(problem, LinearProblem):
-            matrix = problem.linearization.matrix()
-        else:
-            matrix = Linearization(replace(problem.detach(), last=None), solution.value.detach()).matrix()
-        found = matrix.dense()[failed]
-    found = found[found.isfinite().flatten(1).all(1)]
-    return torch.linalg.svdvals(found.double()).min().item() if len(found) else None
+def _explanation(
+    problem: NonlinearProblem | LinearProblem, solution: Solution, failed: Tensor, kinds: list[tuple[Status, int]]
+) -> list[str]:
+    """The cause, where it can be found; other solvers, where only one was tried."""
+    lines = []
+    cause = cause_of(problem, solution.value, failed) if isinstance(problem, NonlinearProblem) else None
+    if cause is not None:
+        lines += [
+            f"The cause: {cause}",
+            f"What to change: {cause.advice}",
+            "rs.analysis.diagnose(block, x) shows how close each layer is to its pole.",
+        ]
+    if cause is None or len(solution.solvers) == 1:
+        lines += ["What to try:", *(f"  - {kind.meaning}: {_ADVICE[kind]}" for kind, _ in kinds)]
+    return lines
+
+
+def _numbers(failed: Tensor) -> str:
+    """Which samples, by their numbers."""
+    numbers = failed.nonzero().flatten().tolist()
+    some = ", ".join(map(str, numbers[:_NAMED]))
+    return f"sample{'s' * (len(numbers) > 1)} {some}{', ...' * (len(numbers) > _NAMED)}"

@@ -44,8 +44,8 @@ class Function:
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
-        images = self.single_rows(w.flatten(0, 1)).reshape(w.shape)
-        return mixed(self.mix, images)
+        images = self.call(w.flatten(0, 1), *(condition.flatten(0, 1) for condition in self.conditions))
+        return mixed(self.mix, images.reshape(w.shape))
 
     @property
     def single_rows(self) -> "Function":

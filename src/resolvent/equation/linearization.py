@@ -9,8 +9,12 @@ from resolvent.equation.evaluation import Evaluation
 from resolvent.equation.function import mixed
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
+from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.torch_func import transforming
+
+# How torch says that an operation has no second derivative.
+_NOT_TWICE = "is not implemented"
 
 
 class Linearization:
@@ -18,6 +22,7 @@ class Linearization:
 
     Outside of `torch.func` transforms one evaluation of F serves every product: its graph is kept and walked anew
     (`retain_graph`), which costs one backward pass of F for A^T u and, by differentiating that pass, one more for A v.
+    Some operations cannot be differentiated twice, such as fused attention: then A v is a difference quotient.
 
     Arguments:
         problem: of which tau and F are read.
@@ -41,11 +46,14 @@ class Linearization:
         self.work = problem.work
         self._matrix = matrix
         self._vjp_graph: tuple[Tensor, Tensor] | None = None
+        self._by_differences = False
+        self._point: Tensor | None
         if transforming():
             self._point = w.detach()
             self._image, self._pullback = torch.func.vjp(problem.evaluate, self._point)  # type: ignore[misc]
         else:
             self.evaluation = problem.evaluate_with_graph(w) if evaluation is None else evaluation
+            self._point = w.detach()
 
     @property
     def image(self) -> Tensor:
@@ -77,19 +85,45 @@ class Linearization:
         self.work.jvps += 1
         if transforming():
             return v - self.problem.tau * torch.func.jvp(self.problem.evaluate, (self._point,), (v,))[1]
+        if not self._by_differences:
+            try:
+                return v - self.problem.tau * self._push_forward(v)
+            except RuntimeError as error:
+                if _NOT_TWICE not in str(error) or self._point is None:
+                    raise
+                self._by_differences, self._vjp_graph = True, None
+        return v - self.problem.tau * self._difference(v)
+
+    def _push_forward(self, v: Tensor) -> Tensor:
+        """F'(w) v, by differentiating F'(w)^T u, which is linear in u."""
         if self._vjp_graph is None:
             with torch.enable_grad():
                 u = torch.zeros_like(self.evaluation.like, requires_grad=True)
                 self._vjp_graph = u, self.evaluation.pull_back(u, create_graph=True)
         u, pulled = self._vjp_graph
-        if not pulled.requires_grad:
-            return v
-        return v - self.problem.tau * gradient(pulled, u, v)
+        return gradient(pulled, u, v)
+
+    def _difference(self, v: Tensor) -> Tensor:
+        """F'(w) v to about two thirds of the digits, by a central difference quotient of each sample."""
+        w = self._point
+        assert w is not None
+        size = torch.finfo(self.problem.precision).eps ** (1 / 3) * (1 + rms(w))
+        steepness = rms(v)
+        step = per_sample(size / torch.where(steepness > 0, steepness, 1.0), v)
+        with torch.no_grad():
+            ahead, behind = (self.problem.call(w + s * step * v, self.problem.function) for s in (1, -1))
+        return (ahead - behind) / (2 * step)
+
+    def release(self) -> Tensor:
+        """F(w) with its graph. What is kept from now on is the graph alone, neither the point nor F(w)."""
+        self._point = None
+        return self.evaluation.release()
 
     def matrix(self) -> Matrix:
         """A of every sample."""
         if self._matrix is None:
             like = self._point if transforming() else self.evaluation.like
+            assert like is not None
             self._matrix = Dense(from_rows(self.transposed_product, like))
         return self._matrix
 
@@ -104,9 +138,15 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     """
     if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
-    if transforming() or not problem.rowwise:
+    if transforming():
         linearization = Linearization(problem, w)
         return linearization.image, linearization.matrix()
+    if not problem.rowwise:
+        with torch.enable_grad():
+            point = w.detach().requires_grad_()
+            image = problem.call(point, problem.function)
+        problem.work.vjps += problem.size
+        return image.detach(), _by_rows(problem, point, image)
     mix, rows = problem.function.mix, w if problem.function.mix is None else w.flatten(0, 1)
     function = problem.function if mix is None else problem.function.single_rows
     known = function.value_and_jacobian
@@ -117,7 +157,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         batch, size = rows.shape[0], rows.shape[1:].numel()
         stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
         with torch.enable_grad():
-            images = problem.evaluate(stacked, function.repeat(size))
+            images = problem.call(stacked, function.repeat(size))
         problem.work.vjps += 1
         selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
         pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
@@ -129,3 +169,16 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     if isinstance(problem.tau, Tensor):
         return image, Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
     return image, Dense(torch.sub(identity, jacobian, alpha=problem.tau))
+
+
+def _by_rows(problem: NonlinearProblem, point: Tensor, image: Tensor) -> Dense:
+    """A, by a backward pass through F for each row."""
+    batch, shape = point.shape[0], point.shape[1:]
+    identity = torch.eye(problem.size, dtype=point.dtype, device=point.device)
+    if not image.requires_grad:
+        return Dense(identity.expand(batch, -1, -1))
+    units = identity.reshape(-1, 1, *shape).expand(-1, batch, *shape)
+    rows = [torch.autograd.grad(image, point, e, retain_graph=True, materialize_grads=True)[0] for e in units]
+    jacobian = torch.stack(rows, dim=1).reshape(batch, problem.size, problem.size)
+    tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
+    return Dense(identity - tau * jacobian)

@@ -1,7 +1,6 @@
 """The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from resolvent.equation.solver import Attempt, Plan, Solver, State
 from resolvent.equation.stopping import Stopping, StoppingRule
 from resolvent.equation.torch_func import all_true, any_true, transforming
 
-Checks = Callable[[int], bool]
 # Stalling is not tested in the first steps: most solves end sooner.
 _STEPS_BEFORE_STALLING = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
@@ -54,24 +52,41 @@ def _put(into: Progress, rows: Tensor, part: Progress) -> None:
             setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
 
 
-def _steps(
+def iterate(
     problem: Problem,
-    solver: Solver,
-    convergence: Convergence,
-    checks: Checks,
-    state: Any,
-    progress: Progress,
-    span: range,
-) -> Any:
-    """Steps until all samples are done; the state, where it still belongs to the whole batch, else None.
+    attempt: Attempt,
+    stopping: StoppingRule,
+    w: Tensor,
+    active: Tensor | None = None,
+    rtol: Tensor | None = None,
+    before: State | None = None,
+    natural: Tensor | None = None,
+    confirmations: int = _CONFIRMATIONS,
+) -> tuple[Progress, State | None]:
+    """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
 
     A large batch is compacted to its unfinished samples whenever they are no more than half of it.
+
+    Arguments:
+        rtol: (batch,), for a rough inner solve. It replaces the tolerance sample by sample, and residuals that come
+            from a recurrence are believed.
+        before: what the solver learned in an earlier solve.
+        natural: that of the attempt before this one, see `Progress`.
+        confirmations: how often residuals that come from a recurrence are measured.
+
+    Returns:
+        What is known of every sample, and the last state, if it is one of the whole batch.
     """
-    near = progress.value.device.type == "cpu"
-    large = progress.value.numel() >= (_MIN_SIZE_TO_COMPACT if near else _MIN_SIZE_TO_COMPACT_ON_DEVICE)
-    may_compact = large and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+    solver = attempt.solver
+    convergence = Convergence(problem, solver, stopping, rtol)
+    checks = stopping.checks(w.device)
+    state: Any = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
+    first = state.norm
+    progress = convergence.begin(problem, state, active, checks(0), natural)
+    part, may_compact = problem, _may_compact(problem, w)
+    near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
-    for step in span:
+    for step in range(stopping.limit or attempt.max_steps or solver.max_steps):
         if progress.finished:
             break
         running = progress.running
@@ -79,9 +94,9 @@ def _steps(
             rows = running.nonzero().squeeze(1)
             if 2 * len(rows) <= len(running):
                 whole.append((progress, rows))
-                problem, state, progress = problem.take(rows), take(state, rows), take(progress, rows)
+                part, state, progress = part.take(rows), take(state, rows), take(progress, rows)
                 running = progress.running
-        state = solver.step(problem, state, running)
+        state = solver.step(part, state, running)
         check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
         convergence.update(progress, state, running, check and (near or not rare))
@@ -92,48 +107,33 @@ def _steps(
     for outer, rows in reversed(whole):
         _put(outer, rows, progress)
         progress = outer
-    return None if whole else state
-
-
-def iterate(
-    problem: Problem,
-    attempt: Attempt,
-    stopping: StoppingRule,
-    w: Tensor,
-    active: Tensor | None = None,
-    rtol: Tensor | None = None,
-    before: State | None = None,
-    natural: Tensor | None = None,
-) -> tuple[Progress, State | None]:
-    """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
-
-    `rtol`, (batch,), is for a rough inner solve: it replaces the tolerance sample by sample, and residuals that come
-    from a recurrence are believed. `before` is what the solver learned in an earlier solve. `natural` is that of the
-    attempt before this one, see `Progress`. Returns what is known of every sample, and the last state, if it is one of
-    the whole batch.
-    """
-    solver = attempt.solver
-    convergence = Convergence(problem, solver, stopping, rtol)
-    checks = stopping.checks(w.device)
-    span = range(stopping.limit or attempt.max_steps or solver.max_steps)
-    state = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
-    first = state.norm
-    progress = convergence.begin(problem, state, active, checks(0), natural)
-    state = _steps(problem, solver, convergence, checks, state, progress, span)
     convergence.end(progress)
-    if stopping.fixed:
-        return progress, state
-    if solver.estimates and rtol is None:
-        _confirm(problem, solver, convergence, checks, progress, span)
-    if isinstance(problem, LinearProblem) and rtol is None and not progress.all_converged:
+    last = None if whole else state
+    if not (stopping.fixed or (progress.unanimous and not solver.estimates) or rtol is not None):
+        if solver.estimates:
+            _confirm(problem, attempt, stopping, convergence, progress, confirmations)
+        _second_opinion(problem, solver, convergence, progress, w, first)
+    if isinstance(problem, NonlinearProblem) and not stopping.fixed and stopping.absolute(problem.precision) == 0:
+        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
+    return progress, last
+
+
+def _may_compact(problem: Problem, w: Tensor) -> bool:
+    """Whether the batch is large enough for finished samples to be left out, and F allows for it."""
+    enough = _MIN_SIZE_TO_COMPACT if w.device.type == "cpu" else _MIN_SIZE_TO_COMPACT_ON_DEVICE
+    return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
+
+
+def _second_opinion(
+    problem: Problem, solver: Solver, convergence: Convergence, progress: Progress, w: Tensor, first: Tensor
+) -> None:
+    """Corrects what the tolerance alone got wrong: linear systems at rounding, and iterates far from home."""
+    if isinstance(problem, LinearProblem) and not progress.all_converged:
         _accept_rounding(problem, progress)
-    if not progress.unanimous and rtol is None:
+    if not progress.unanimous:
         far = convergence.far(progress)
         if any_true(far):
             _send_home(problem, solver, progress, far, w, first)
-    if isinstance(problem, NonlinearProblem) and stopping.absolute(problem.precision) == 0:
-        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
-    return progress, state
 
 
 def _send_home(problem: Problem, solver: Solver, progress: Progress, far: Tensor, w: Tensor, first: Tensor) -> None:
@@ -156,12 +156,14 @@ def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
     """|A^{-1} r| and |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
 
     The solution of the first is made up of the directions that A^{-1} enlarges most. So is that of the transposed
-    system with this solution as its right-hand side, whose length tells by how much.
+    system with this solution as its right-hand side, whose length tells by how much. In the backward pass the system
+    itself is solved a second time: F may not be differentiable twice.
     """
     first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
     d, known = _roughly(first, solver)
     length = rms(d)
-    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), True)
+    backward = equation.transposed
+    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), not backward)
     u, known_too = _roughly(second, solver)
     return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
 
@@ -205,28 +207,33 @@ def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
 
 
 def _confirm(
-    problem: Problem, solver: Solver, convergence: Convergence, checks: Checks, progress: Progress, span: range
+    problem: Problem,
+    attempt: Attempt,
+    stopping: StoppingRule,
+    convergence: Convergence,
+    progress: Progress,
+    confirmations: int,
 ) -> None:
     """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
-    for attempt in range(_CONFIRMATIONS):
-        progress.residual = rms(problem.defect(progress.value))
-        promised = progress.status == Status.CONVERGED
-        convergence.measure(progress, progress.value)
-        wrong = promised & ~(progress.residual <= convergence.tolerance(progress))
-        if not any_true(wrong):
-            progress.all_converged = progress.all_converged or all_true(promised)
-            return
-        progress.all_converged = False
-        if attempt == _CONFIRMATIONS - 1:
-            progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
-            return
-        state = solver.init(problem, progress.value)
-        again = convergence.begin(problem, state, wrong, check=False, natural=progress.natural)
-        _steps(problem, solver, convergence, checks, state, again, span)
-        convergence.end(again)
-        progress.value = torch.where(per_sample(wrong, again.value), again.value, progress.value)
-        progress.status = torch.where(wrong, again.status, progress.status)
-        progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
+    progress.residual = rms(problem.defect(progress.value))
+    promised = progress.status == Status.CONVERGED
+    convergence.measure(progress, progress.value)
+    wrong = promised & ~(progress.residual <= convergence.tolerance(progress))
+    if not any_true(wrong):
+        progress.all_converged = progress.all_converged or all_true(promised)
+        return
+    progress.all_converged = progress.unanimous = False
+    if confirmations <= 1:
+        progress.status = torch.where(wrong, Status.STALLED.value, progress.status)
+        return
+    again, _ = iterate(
+        problem, attempt, stopping, progress.value, wrong, natural=progress.natural, confirmations=confirmations - 1
+    )
+    progress.value = select(wrong, again.value, progress.value)
+    progress.residual = torch.where(wrong, again.residual, progress.residual)
+    progress.status = torch.where(wrong, again.status, progress.status)
+    progress.steps = progress.steps + torch.where(wrong, again.steps, 0)
+    progress.check()
 
 
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:

@@ -79,7 +79,7 @@ class BlockTriangular(Matrix):
     Attributes:
         mix: M, (layers, layers), lower triangular.
         blocks: J, (batch, layers, k, k).
-        tau: a number, a 0-d tensor, or one for each sample, (batch,).
+        tau: a number, a 0-d tensor, or one for each sample, (batch, 1, 1, 1, 1).
     """
 
     mix: Tensor
@@ -100,7 +100,8 @@ class BlockTriangular(Matrix):
         return found.reshape(r.shape), usable
 
     def dense(self) -> Tensor:
-        weighted = per_layer(self.tau) * self.mix[:, None, :, None] * self._by_sample
+        # The blocks as (batch, 1, k, layers, k), spread over the rows of A.
+        weighted = self.tau * self.mix[:, None, :, None] * self.blocks.transpose(1, 2)[:, None]
         size = weighted.shape[1] * weighted.shape[2]
         return torch.eye(size, dtype=weighted.dtype, device=weighted.device) - weighted.reshape(-1, size, size)
 
@@ -112,19 +113,15 @@ class BlockTriangular(Matrix):
         assert isinstance(other, BlockTriangular)
         return replace(self, blocks=torch.where(chosen[:, None, None, None], self.blocks, other.blocks))
 
-    @property
-    def _by_sample(self) -> Tensor:
-        """The blocks as (batch, 1, k, layers, k), to be spread over the rows of A."""
-        return self.blocks.transpose(1, 2)[:, None]
-
     @cached_property
     def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
         """The inverses of the diagonal blocks, the unit lower triangular matrix, and (batch,) whether A is regular."""
         batch, layers, k, _ = self.blocks.shape
-        tau = per_layer(self.tau)
+        tau = self.tau
+        narrow = tau.squeeze(-1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
         diagonal = self.mix.diagonal().reshape(1, layers, 1, 1)
         identity = torch.eye(k, dtype=self.blocks.dtype, device=self.blocks.device)
-        inverses, info = torch.linalg.inv_ex(identity - _narrow(tau) * diagonal * self.blocks)
+        inverses, info = torch.linalg.inv_ex(identity - narrow * diagonal * self.blocks)
         products = inverses[:, :, None] @ self.blocks[:, None]  # (batch, layers, layers, k, k)
         below = -(self.mix.tril(-1))[:, :, None, None] * products
         lower = tau * below
@@ -132,21 +129,11 @@ class BlockTriangular(Matrix):
         return inverses, lower, (info == 0).all(1)
 
 
-def per_layer(tau: float | Tensor) -> float | Tensor:
-    """tau, shaped to multiply (batch, layers, k, layers, k)."""
-    return tau.reshape(-1, 1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
-
-
-def _narrow(tau: float | Tensor) -> float | Tensor:
-    """tau, shaped to multiply (batch, layers, k, k)."""
-    return tau.reshape(-1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
-
-
 def coupled_matrix(mix: Tensor, blocks: Tensor, tau: float | Tensor, triangular: bool) -> Matrix:
     """I - tau M F' from the Jacobians of single rows, (batch * rows, k, k)."""
     rows, k = mix.shape[0], blocks.shape[-1]
-    flat_tau = tau.flatten() if isinstance(tau, Tensor) and tau.dim() > 0 else tau
-    matrix = BlockTriangular(mix, blocks.reshape(-1, rows, k, k), flat_tau)
+    wide = tau.reshape(-1, 1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
+    matrix = BlockTriangular(mix, blocks.reshape(-1, rows, k, k), wide)
     return matrix if triangular and rows * k > _MOST_FOR_LU else Dense(matrix.dense())
 
 

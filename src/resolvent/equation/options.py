@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from resolvent.equation.failure import check_policy
+from resolvent.equation.failure import Policy
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -47,7 +47,7 @@ class SolveOptions:
         solver: a solver, or a plan of several.
         stopping: the tolerance.
         adjoint: an `Adjoint`.
-        on_failure: "raise", "warn" or "ignore".
+        on_failure: "raise", "warn", "ignore", or a `Mask`.
         place: where the equation stands, for messages; None where it stands alone.
         observe: called with the `Solution` of every solve, forward and backward.
     """
@@ -55,17 +55,9 @@ class SolveOptions:
     solver: Plan
     stopping: StoppingRule
     adjoint: Any
-    on_failure: str
+    on_failure: Policy
     place: Place | None = None
     observe: Callable[[Solution], None] | None = None
-
-    def __post_init__(self) -> None:
-        check_policy(self.on_failure)
-        if self.stopping.fixed and self.on_failure != "ignore":
-            raise ValueError(
-                f"rs.FixedSteps(...) never checks whether samples have converged, and cannot {self.on_failure}: take "
-                'on_failure="ignore", and read the status of the solution.'
-            )
 
     def tightened(self, amplification: float, b: Tensor) -> "SolveOptions":
         """The options for a stage whose error the step multiplies by `amplification`.

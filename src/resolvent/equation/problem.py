@@ -99,13 +99,13 @@ class NonlinearProblem(Problem):
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
         return replace(self, function=self.function.take(rows), b=self.b[rows], tau=tau)
 
-    def evaluate(self, w: Tensor, function: Function | None = None) -> Tensor:
-        """F(w), in the dtype of w; or another form of F, such as that for repeated rows.
+    def evaluate(self, w: Tensor) -> Tensor:
+        """F(w), in the dtype of w.
 
         Where the last evaluation is to be kept, its graph is, and the value comes without one.
         """
-        if self.last is None or function is not None or torch.is_grad_enabled() or transforming():
-            return self._call(w, function or self.function)
+        if self.last is None or torch.is_grad_enabled() or transforming():
+            return self.call(w, self.function)
         self.last.forget()
         return self.last.keep(self.evaluate_with_graph(w))
 
@@ -113,9 +113,10 @@ class NonlinearProblem(Problem):
         """F(w) with its graph, whether or not autograd is recording."""
         with torch.enable_grad():
             start = graph_start(w)
-            return Evaluation(w, start, self._call(start, self.function))
+            return Evaluation(w, start, self.call(start, self.function))
 
-    def _call(self, w: Tensor, F: Function) -> Tensor:
+    def call(self, w: Tensor, F: Function) -> Tensor:
+        """F(w), counted, as autograd records it, in the dtype of w."""
         self.work.evaluations += 1
         argument = w if w.dtype == self.argument_dtype else w.to(self.argument_dtype)
         if self.autocast is None:

@@ -56,7 +56,8 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 
 
 # s'(x) times a tangent v that broadcasts with x, from x and y = s(x).
-_DERIVATIVES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+Derivative = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+_DERIVATIVES: dict[type[nn.Module], Derivative] = {
     Sin: lambda _, v, x, y: v * torch.cos(x),
     nn.GELU: lambda a, v, x, y: torch.ops.aten.gelu_backward(v, x.expand_as(v), approximate=a.approximate),
     nn.Identity: lambda _, v, x, y: v,
@@ -92,17 +93,16 @@ def is_activation(module: nn.Module) -> bool:
     return isinstance(module, Rescaled) or type(module) in _SLOPES
 
 
-def knows_derivative(activation: nn.Module) -> bool:
-    """Whether `times_derivative` knows the activation."""
-    return type(activation.activation if isinstance(activation, Rescaled) else activation) in _DERIVATIVES
-
-
-def times_derivative(activation: nn.Module, tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """s'(x) times a tangent (..., *shape), for x (*shape) and y = s(x)."""
-    if isinstance(activation, Rescaled):
-        inner = activation.activation
-        return times_derivative(inner, tangent, x, y * activation.divisor) / activation.divisor
-    return _DERIVATIVES[type(activation)](activation, tangent, x, y)
+def derivative_of(activation: nn.Module) -> Derivative | None:
+    """s'(x) times a tangent, as a function (activation, tangent, x, y) of a tangent (..., *shape), x (*shape) and
+    y = s(x); None where it is not known."""
+    if not isinstance(activation, Rescaled):
+        return _DERIVATIVES.get(type(activation))
+    inner = derivative_of(activation.activation)
+    if inner is None:
+        return None
+    known = inner
+    return lambda a, v, x, y: known(a.activation, v, x, y * a.divisor) / a.divisor
 
 
 def slopes_of(activation: nn.Module) -> Slopes:

@@ -2,23 +2,29 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
 from resolvent.fields.arguments import takes
 from resolvent.fields.base import Field, Time
+from resolvent.fields.chain import chain_of, has_hooks, value_and_jacobian
+from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 
 
 class Autonomous(Field):
     """A module y -> F(y) as a field that does not depend on time.
 
-    Declare here what cannot be detected. `rs.check_field` checks `rowwise`; the other declarations are not checked.
+    Declare here what cannot be detected. Whether samples are treated alone is proved where it can be: for modules made
+    of the layers of torch, in a `nn.Sequential` or in a `forward` that `torch.fx` can trace, with elementwise functions
+    and products with weights. `rs.check_field` checks `rowwise`; the other declarations are not checked.
 
     Arguments:
         module: a module or a function that maps (batch, *shape) to the same shape.
         rowwise: True if the module treats each sample alone and alike (no batch statistics, no closed-over samples).
-            It lets solvers drop samples that are finished and replicate rows for a Jacobian.
+            It lets solvers drop samples that are finished and replicate rows for a Jacobian. None proves it where that
+            is possible, and does not assume it otherwise.
         linear_part: a multiplier c with F(y) = c y + N(y), see `Field.linear_part`.
         lipschitz: a Lipschitz constant of the module.
         shape: shape of one sample.
@@ -30,7 +36,7 @@ class Autonomous(Field):
         self,
         module: Callable[[Tensor], Tensor],
         *,
-        rowwise: bool = False,
+        rowwise: bool | None = None,
         linear_part: float | Tensor | None = None,
         lipschitz: float | None = None,
         shape: Sequence[int] | None = None,
@@ -43,8 +49,11 @@ class Autonomous(Field):
             raise ValueError(f"module is called with y alone, but {name} is a field already: take it as it is.")
         if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
             raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
+        if rowwise is not None and not isinstance(rowwise, bool):
+            raise ValueError(f"rowwise must be True, False or None, got {rowwise!r}.")
         self.module = module
-        self.rowwise = rowwise
+        self._rowwise = rowwise
+        self._proof = SamplesAlone(module) if rowwise is None else None
         self.bound = lipschitz
         self.shape = None if shape is None else tuple(shape)
         self._linear_part: float | Tensor | None
@@ -56,6 +65,17 @@ class Autonomous(Field):
     def forward(self, t: Time, y: Tensor) -> Tensor:
         value: Tensor = self.module(y)
         return value
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        if self._proof is None:
+            return bool(self._rowwise)
+        return not has_hooks(self) and self._proof.holds_for(self.module)
+
+    @property
+    def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        layers = chain_of(self.module)
+        return None if layers is None or has_hooks(self) else partial(value_and_jacobian, layers)
 
     @property
     def linear_part(self) -> float | Tensor | None:

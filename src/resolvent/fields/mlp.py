@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
-from resolvent.fields.activations import knows_derivative, nonexpansive, slopes_of, times_derivative
+from resolvent.fields.activations import nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
+from resolvent.fields.chain import is_link, value_and_jacobian
 from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
@@ -73,28 +74,12 @@ class MLP(Field):
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        """Forward mode by hand, with the tangents of all directions at once: far fewer calls than autograd makes."""
-        plain = type(self).forward is MLP.forward and all(_plain(layer) for layer in self.layers)
-        return self._value_and_jacobian if plain and knows_derivative(self.activation) else None
-
-    @torch.no_grad()
-    def _value_and_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
-        first, *middle, last = self.layers
-        x = first(y)
-        y = self.activation(x)
-        # (dim, batch, width): one tangent for each direction.
-        tangents = times_derivative(self.activation, first.weight.mT[:, None, :].expand(-1, len(y), -1), x, y)  # type: ignore[index]
-        for layer in middle:
-            x = layer(y)
-            y = self.activation(x)
-            tangents = times_derivative(self.activation, tangents @ layer.weight.mT, x, y)  # type: ignore[operator]
-        return last(y), (tangents @ last.weight.mT).permute(1, 2, 0)  # type: ignore[operator]
+        if type(self).forward is not MLP.forward or not all(is_link(part) for part in (*self.layers, self.activation)):
+            return None
+        *hidden, last = self.layers
+        parts = [*(part for layer in hidden for part in (layer, self.activation)), last]
+        return partial(value_and_jacobian, parts)
 
     def disc(self) -> Disc:
         steepness = slopes_of(self.activation).lipschitz ** (len(self.layers) - 1)
         return Disc(0.0, steepness * math.prod(norm_bound(layer).value for layer in self.layers))
-
-
-def _plain(layer: nn.Module) -> bool:
-    """Whether the layer computes what nn.Linear does, without hooks; its weight may be parametrized."""
-    return type(layer).forward is nn.Linear.forward and not (layer._forward_hooks or layer._forward_pre_hooks)

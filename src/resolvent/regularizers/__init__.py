@@ -5,6 +5,7 @@ from resolvent.regularizers.derivatives import TotalDerivative as TotalDerivativ
 from resolvent.regularizers.diagonal import DiagonalPenalty as DiagonalPenalty
 from resolvent.regularizers.sensitivity import PenalizedOutput as PenalizedOutput
 from resolvent.regularizers.sensitivity import Sensitivity as Sensitivity
+from resolvent.regularizers.solvability import Solvability as Solvability
 from resolvent.regularizers.trajectory import PenaltyTerms as PenaltyTerms
 from resolvent.regularizers.trajectory import TrajectoryPenalty as TrajectoryPenalty
 from resolvent.regularizers.variation import variation as variation

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, Start
+from resolvent.equation.failure import Policy, as_policy
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.modes import without_inference_tensors
 from resolvent.equation.options import SolveOptions, expect, precision_of
@@ -30,7 +31,7 @@ def resolve(
     solver: Plan | None = None,
     stopping: StoppingRule | None = None,
     adjoint: Adjoint | None = None,
-    on_failure: str = "raise",
+    on_failure: Policy = "raise",
     reuse: Solution | None = None,
 ) -> Solution:
     """Applies the resolvent of F: finds w with w = b + tau F(w), for every sample of a batch.
@@ -50,8 +51,9 @@ def resolve(
         solver: a solver or a plan of several; None takes `Auto()`.
         stopping: None takes `Stopping()`.
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
-        on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn", or "ignore".
-            The backward solve follows the same policy.
+        on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn" with a
+            `resolvent.errors.ConvergenceWarning`, "ignore", or "mask", which keeps their best iterate, lets no gradient
+            through and counts them, see `rs.Mask`. The backward solve follows the same policy.
         reuse: the solution of a similar problem, such as the last step of a trajectory: a solver that learns as it
             goes (`Chord` its factors, `Broyden` its corrections) starts from what it learned there.
 
@@ -68,7 +70,7 @@ def resolve(
 
 
 def solve_options(
-    solver: Plan | None, stopping: StoppingRule | None, adjoint: Adjoint | None, on_failure: str
+    solver: Plan | None, stopping: StoppingRule | None, adjoint: Adjoint | None, on_failure: Policy
 ) -> SolveOptions:
     """The options of a solve, checked, with the defaults in place of None."""
     solver = expect(solver, Plan, Auto(), "solver", "rs.Newton()")
@@ -76,6 +78,12 @@ def solve_options(
         refuse_linear(solver)
     stopping = expect(stopping, StoppingRule, Stopping(), "stopping", "rs.Stopping(rtol=1e-6)")
     adjoint = expect(adjoint, Adjoint, ImplicitAdjoint(), "adjoint", "rs.ImplicitAdjoint()")
+    on_failure = as_policy(on_failure)
+    if stopping.fixed and on_failure != "ignore":
+        raise ValueError(
+            f"rs.FixedSteps(...) never checks whether samples have converged, and cannot {on_failure}: take "
+            'on_failure="ignore", and read the status of the solution.'
+        )
     return SolveOptions(solver, stopping, adjoint, on_failure)
 
 

@@ -20,6 +20,7 @@ from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
 from resolvent.solvers.auto import Auto
 from resolvent.solvers.newton import Newton
+from resolvent.solvers.resolve import resolve_with
 
 if TYPE_CHECKING:
     from resolvent.blocks.pass_ import Pass
@@ -134,7 +135,8 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None else w0
-    solution = first.solve(F, b, first.step, start, group_amplification(theta, count))
+    options = first.options.tightened(group_amplification(theta, count), b)
+    solution = resolve_with(options, F, b, first.step, start)
     if _are_stages(theta):
         return solution, solution.value, solution.converged
     states = b + first.step * F.with_mix(lower)(solution.value)

@@ -1,0 +1,113 @@
+"""Why an equation could not be solved: what is found out once a solve has failed, for its message."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.linearization import Linearization, evaluate_with_matrix
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import NonlinearProblem
+from resolvent.equation.torch_func import transforming
+
+# Unknowns up to which the matrices are made for a message, and samples that are looked at.
+MOST_UNKNOWNS, MOST_SAMPLES = 64, 16
+# What is nearly singular: a smallest singular value of I - tau F' below this.
+_NEARLY_SINGULAR = 1e-2
+# A solution so many times as large as b and tau F(b) runs away.
+_FAR = 10.0
+# Values of tau at which the branch is followed, the corrections at each, and what their residual has to come to.
+_FRACTIONS, _CORRECTIONS, _ON_BRANCH = 64, 4, 1e-3
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What keeps a sample from being solved.
+
+    Attributes:
+        smallest: the least singular value of A = I - tau F' at the best iterate.
+        slope: the largest real part in the spectrum of tau F' there. Below 1 everywhere, there is a solution.
+        reached: the part of tau up to which the solution that starts at b can be followed; 1 where it never ends.
+        far: whether that solution runs away there.
+    """
+
+    smallest: float
+    slope: float
+    reached: float
+    far: bool
+
+    def __str__(self) -> str:
+        facts = (
+            f"the smallest singular value of I - tau F' is {self.smallest:.1e}, and the largest real part in the "
+            f"spectrum of tau F' is {self.slope:.2g}"
+        )
+        if self.far:
+            return (
+                f"near a pole: the solution that starts at b for tau = 0 runs away at {self.reached:.0%} of tau, where "
+                f"I - tau F' is singular; at the best iterate {facts}."
+            )
+        if self.reached < 1:
+            return (
+                f"behind a fold: the solution that starts at b for tau = 0 ends at {self.reached:.0%} of tau, where "
+                f"I - tau F' becomes singular, and none was found beyond; at the best iterate {facts}."
+            )
+        if self.smallest < _NEARLY_SINGULAR:
+            return f"near a pole, where I - tau F' is singular; at the best iterate {facts}."
+        return f"no solution was found near b; at the best iterate {facts}."
+
+    @property
+    def advice(self) -> str:
+        if self.slope < 1 and not self.far and self.reached >= 1:
+            return "a looser tolerance, float64, or a look at F: it may be discontinuous."
+        return (
+            "less tau: more layers over the same horizon, or a shorter horizon; or a field whose slopes stay below "
+            "1 / tau: rs.fields.Bounded, or the penalty rs.regularizers.Solvability in training."
+        )
+
+
+@torch.no_grad()
+def cause_of(problem: NonlinearProblem, value: Tensor, failed: Tensor) -> Cause | None:
+    """The cause of the worst of the first failed samples; None where it would take too long to find out.
+
+    Arguments:
+        problem: the equation.
+        value: (batch, *shape), the best iterates.
+        failed: (batch,).
+    """
+    rows = failed.nonzero().squeeze(1)[:MOST_SAMPLES]
+    if transforming() or problem.size > MOST_UNKNOWNS or len(rows) == 0:
+        return None
+    problem = replace(problem.detach(), last=None)
+    matrices = Linearization(problem, value.detach()).matrix().dense()[rows].double()
+    finite = matrices.isfinite().flatten(1).all(1)
+    if not bool(finite.any()):
+        return None
+    reached, far = (found[rows][finite] for found in _follow(problem))
+    matrices = matrices[finite]
+    smallest = torch.linalg.svdvals(matrices)[:, -1]
+    slopes = 1 - torch.linalg.eigvals(matrices).real.amin(1)
+    worst = int(smallest.argmin())
+    return Cause(float(smallest[worst]), float(slopes[worst]), float(reached[worst]), bool(far[worst]))
+
+
+def _follow(problem: NonlinearProblem) -> tuple[Tensor, Tensor]:
+    """Follows the solution from w = b at tau = 0 by Newton's method. Returns, (batch,) each, the part of tau that it
+    reaches, and whether it runs away there."""
+    w, reached = problem.b, torch.zeros_like(rms(problem.b))
+    home = rms(w) + rms(problem.defect(w))
+    alive = torch.ones_like(reached, dtype=torch.bool)
+    for step in range(1, _FRACTIONS + 1):
+        part = replace(problem, tau=problem.tau * (step / _FRACTIONS))
+        start = w
+        for _ in range(_CORRECTIONS):
+            image, matrix = evaluate_with_matrix(part, w)
+            d, usable = matrix.solve(part.step_of(image) - w)
+            w = torch.where(per_sample(usable & d.flatten(1).isfinite().all(1), w), w + d, w)
+        image, matrix = evaluate_with_matrix(part, w)
+        close = rms(part.step_of(image) - w) <= _ON_BRANCH * (rms(part.b) + rms(w))
+        alive = alive & close & (torch.linalg.det(matrix.dense()) > 0)
+        reached = torch.where(alive, step / _FRACTIONS, reached)
+        w = torch.where(per_sample(alive, w), w, start)
+        if not bool(alive.any()):
+            break
+    return reached, rms(w) > _FAR * home
