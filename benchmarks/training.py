@@ -23,6 +23,8 @@ import resolvent as rs
 PAGE = Path(__file__).parent.parent / "docs" / "training.md"
 BEGIN, END = "<!-- training: begin -->", "<!-- training: end -->"
 BATCH, FULL_BATCH = 64, 256
+# The loss of weights for which a layer has no solution. Finite: torch's line search interpolates.
+WORST = 1e6
 
 
 class Count:
@@ -183,7 +185,7 @@ def _lbfgs(network: nn.Module, x: Tensor, y: Tensor, count: Count) -> float:
             loss = nn.functional.cross_entropy(network(x), y)
         except rs.ConvergenceError:  # The line search tries weights for which a layer has no solution.
             count.refused += 1
-            return torch.tensor(torch.inf)
+            return torch.tensor(WORST)
         loss.backward()
         return loss
 

@@ -1,6 +1,7 @@
 """What `rs.Autonomous` proves of a module, and what it must not."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,24 @@ def test_proved(name: str) -> None:
 @pytest.mark.parametrize("name", TOGETHER)
 def test_not_proved(name: str) -> None:
     assert not rs.Autonomous(TOGETHER[name]).rowwise
+
+
+class Attention(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(4), nn.MultiheadAttention(4, 2, **options)
+
+    def forward(self, y: Tensor) -> Tensor:
+        y = self.norm(y)
+        return self.attention(y, y, y, need_weights=False)[0]
+
+
+def test_attention_is_proved_where_it_mixes_tokens_and_not_samples() -> None:
+    assert rs.Autonomous(Attention(batch_first=True)).rowwise
+    assert not rs.Autonomous(Attention(batch_first=False)).rowwise
+    dropout = rs.Autonomous(Attention(batch_first=True, dropout=0.1))
+    assert not dropout.rowwise
+    assert dropout.eval().rowwise
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization, evaluate_with_matrix
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
@@ -88,6 +89,16 @@ def cause_of(problem: NonlinearProblem, value: Tensor, failed: Tensor) -> Cause 
     slopes = 1 - torch.linalg.eigvals(matrices).real.amin(1)
     worst = int(smallest.argmin())
     return Cause(float(smallest[worst]), float(slopes[worst]), float(reached[worst]), bool(far[worst]))
+
+
+@torch.no_grad()
+def is_singular(system: LinearProblem, failed: Tensor) -> bool:
+    """Whether A is nearly singular for one of the first failed samples; False where that takes too long to find out."""
+    if transforming() or system.size > MOST_UNKNOWNS:
+        return False
+    found = system.linearization.matrix().dense()[failed.nonzero().squeeze(1)[:MOST_SAMPLES]]
+    found = found[found.isfinite().flatten(1).all(1)].double()
+    return len(found) > 0 and torch.linalg.svdvals(found).min().item() < _NEARLY_SINGULAR
 
 
 def _follow(problem: NonlinearProblem) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from resolvent.equation.cause import cause_of
+from resolvent.equation.cause import cause_of, is_singular
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.norms import per_sample
 from resolvent.equation.problem import NonlinearProblem
@@ -16,6 +16,7 @@ from resolvent.equation.torch_func import any_true, whole
 from resolvent.errors import ConvergenceError, ConvergenceWarning
 
 POLICIES = ("raise", "warn", "ignore", "mask")
+_DIAGNOSE = "rs.analysis.diagnose(block, x) shows how close each layer is to its pole, and what to change."
 # Samples named in a message.
 _NAMED = 8
 
@@ -165,8 +166,10 @@ def _explanation(
         lines += [
             f"The cause: {cause}",
             f"What to change: {cause.advice}",
-            "rs.analysis.diagnose(block, x) shows how close each layer is to its pole.",
+            _DIAGNOSE,
         ]
+    elif isinstance(problem, LinearProblem) and is_singular(problem, failed):
+        lines += ["The cause: I - tau F' is nearly singular: the layer is at a pole.", _DIAGNOSE]
     if cause is None or len(solution.solvers) == 1:
         lines += ["What to try:", *(f"  - {kind.meaning}: {_ADVICE[kind]}" for kind, _ in kinds)]
     return lines

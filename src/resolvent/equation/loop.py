@@ -246,14 +246,9 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         if all_converged or stopping.fixed:
             break
         unsolved = done.status != Status.CONVERGED.value
-        more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, natural=done.natural)
+        all_converged = _fall_back(problem, fallback, stopping, done, unsolved)
         state, used = None, number + 1
-        done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
-        done.residual = torch.where(unsolved, more.residual, done.residual)
-        done.status = torch.where(unsolved, more.status, done.status)
-        done.steps = done.steps + torch.where(unsolved, more.steps, 0)
         index = index.masked_fill(unsolved, number)
-        all_converged = more.all_converged
     if isinstance(problem, NonlinearProblem) and problem.argument_dtype == torch.float16:
         all_converged = _refuse_overflow(done) and all_converged
     return Solution(
@@ -268,6 +263,25 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         matrix=None if state is None else state.matrix,
         state=state if attempts[0].solver.learns and not transforming() else None,
     )
+
+
+def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done: Progress, unsolved: Tensor) -> bool:
+    """Tries another solver on the unsolved samples, on them alone where F allows for it; whether it solved them all."""
+    if problem.rowwise and not (transforming() or torch.is_grad_enabled()):
+        rows = unsolved.nonzero().squeeze(1)
+        natural = None if done.natural is None else done.natural[rows]
+        more, _ = iterate(problem.take(rows), fallback, stopping, done.value[rows], natural=natural)
+        done.value = done.value.index_copy(0, rows, more.value)
+        done.residual = done.residual.index_copy(0, rows, more.residual)
+        done.status = done.status.index_copy(0, rows, more.status)
+        done.steps = done.steps.index_add(0, rows, more.steps)
+        return more.all_converged
+    more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, natural=done.natural)
+    done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
+    done.residual = torch.where(unsolved, more.residual, done.residual)
+    done.status = torch.where(unsolved, more.status, done.status)
+    done.steps = done.steps + torch.where(unsolved, more.steps, 0)
+    return more.all_converged
 
 
 def _refuse_overflow(progress: Progress) -> bool:

@@ -17,16 +17,18 @@ from torch.nn.utils import parametrize
 from resolvent.fields.activations import is_activation
 from resolvent.fields.chain import has_hooks
 
-# Modules that act on each sample alone; the last three kinds only under a condition.
+# Modules that act on each sample alone; the last four kinds only under a condition.
 _LAYERS = (
     *(nn.Linear, nn.Identity, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm),
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     *(nn.CELU, nn.Hardshrink, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.Threshold),
 )
+_ATTENTION = (nn.MultiheadAttention,)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_KNOWN = frozenset((*_LAYERS, *_ATTENTION, *_BATCH_NORMS, *_INSTANCE_NORMS, *_DROPOUTS))
 # Functions, operators and methods of a tensor that act on each entry alone.
 _NAMES = """
     abs add arctan asinh atan celu clamp cos cosh div elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh
@@ -76,7 +78,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
 
 
 def _is_known_module(module: nn.Module) -> bool:
-    return is_activation(module) or _kind(module) in (*_LAYERS, *_BATCH_NORMS, *_INSTANCE_NORMS, *_DROPOUTS)
+    return is_activation(module) or _kind(module) in _KNOWN
 
 
 def _acts_alone(module: Any) -> bool:
@@ -86,6 +88,8 @@ def _acts_alone(module: Any) -> bool:
         return not module.training and module.track_running_stats
     if kind in _INSTANCE_NORMS:
         return not module.track_running_stats
+    if kind is nn.MultiheadAttention:
+        return module.batch_first and not (module.training and module.dropout > 0)
     return not (kind in _DROPOUTS and module.training)
 
 
@@ -133,6 +137,8 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
     # Tuples and slices could select or join samples.
     if not all(isinstance(argument, fx.Node | int | float | bool | str | None) for argument in arguments):
         return False
+    if node.target is operator.getitem:
+        return _kind_of_call(node.args[0], module) in _ATTENTION and arguments[1:] == [0]
     weights = [_weight(a, module) for a in arguments if isinstance(a, fx.Node) and a.op == "get_attr"]
     if node.op == "output":
         return computed == [True]
@@ -140,6 +146,13 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
         return computed[0] and not any(computed[1:]) and weights[:1] != [] and _is_matrix(weights[0])
     known = node.target in (_ELEMENTWISE if node.op == "call_method" else _FUNCTIONS)
     return known and all(_has_no_rows(weight) for weight in weights)
+
+
+def _kind_of_call(node: object, module: nn.Module) -> type[nn.Module] | None:
+    """The kind of module that a node calls, if it calls one."""
+    if not isinstance(node, fx.Node) or node.op != "call_module":
+        return None
+    return _kind(module.get_submodule(str(node.target)))
 
 
 def _weight(node: fx.Node, module: nn.Module) -> Tensor | None:

@@ -14,7 +14,7 @@ from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.pseudo_transient import PseudoTransient
 
 _FOR_FEW = tuple(Attempt(solver) for solver in (Newton(), PseudoTransient(), LBFGS()))
-_FOR_MANY = tuple(Attempt(solver) for solver in (Anderson(), NewtonKrylov(), LBFGS()))
+_FOR_MANY = tuple(Attempt(solver) for solver in (Anderson(), NewtonKrylov(), PseudoTransient(), LBFGS()))
 # Steps of Anderson's method in the backward pass, after which GMRES is faster.
 _FEW_STEPS = 40
 
@@ -50,10 +50,10 @@ class Fallback(Plan):
 class Auto(Plan):
     """Picks a method by the number of unknowns n of a sample, and falls back where it fails:
 
-    | n            | first    | then            | then  |
-    |--------------|----------|-----------------|-------|
-    | at most 32   | Newton   | PseudoTransient | LBFGS |
-    | more         | Anderson | NewtonKrylov    | LBFGS |
+    | n          | first    | then         | then            | then  |
+    |------------|----------|--------------|-----------------|-------|
+    | at most 32 | Newton   |              | PseudoTransient | LBFGS |
+    | more       | Anderson | NewtonKrylov | PseudoTransient | LBFGS |
 
     A fallback goes on from the best iterate so far, and only for the samples that did not converge. The choice depends
     on nothing but n, so that a sample's answer does not depend on the batch it came in.

@@ -1,21 +1,29 @@
 """Pseudo-transient continuation, for when I - tau F' becomes singular on the way to the root."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from resolvent.equation.linearization import evaluate_with_matrix
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization, evaluate_with_matrix
+from resolvent.equation.loop import iterate
 from resolvent.equation.matrix import Dense
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
-from resolvent.equation.solver import State
+from resolvent.equation.solver import Attempt, Solver, State
+from resolvent.equation.stopping import Stopping
+from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # How far a step may go, relative to the size of the unknowns.
 _CHANGE = 0.1
 # Of the step in time.
 _GROWTH = 3.0
+# Up to so many unknowns the matrix is made: it tells on which side of a singularity a sample is.
+_MOST_DENSE = 128
+# Of the corrections for many unknowns, relative to their right-hand side.
+_ACCURACY = 1e-2
 
 
 @dataclass(kw_only=True)
@@ -31,8 +39,12 @@ class PseudoTransient(NonlinearSolver):
         (I / delta + I - tau F'(w)) d = b + tau F(w) - w,      w <- w + d.
 
     Where I - tau F' is singular the residual may have a minimum that is not zero, and every method that lowers it is
-    caught there; the flow passes. The time step delta grows as long as w changes little, until steps are Newton's. It
-    assembles the matrix of every sample: for few unknowns.
+    caught there; the flow passes. The time step delta grows as long as w changes little, until steps are Newton's. For
+    up to 128 unknowns the matrix of every sample is made; beyond, the systems are solved by products with F'.
+
+    Arguments:
+        linear: the solver for the corrections of many unknowns.
+        inner_steps: the most steps it may take for one correction.
 
     Reference: Kelley & Keyes, Convergence analysis of pseudo-transient continuation, SIAM J. Numer. Anal. 35 (1998).
     """
@@ -40,23 +52,54 @@ class PseudoTransient(NonlinearSolver):
     max_steps = 300
     patience = 300  # The residual of a flow that passes a fold rises before it falls.
 
+    linear: Solver = field(default_factory=GMRES)
+    inner_steps: int = 60
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.linear, Solver):
+            raise ValueError(f"linear must be a linear solver such as rs.GMRES(), got {self.linear!r}.")
+        if not isinstance(self.inner_steps, int) or self.inner_steps < 1:
+            raise ValueError(f"inner_steps must be 1 or more, got {self.inner_steps!r}.")
+
     def init(self, problem: NonlinearProblem, w: Tensor) -> PseudoTransientState:
-        image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.step_of(image) - w
-        norm = rms(r)
-        return PseudoTransientState(w=w, norm=norm, matrix=matrix, r=r, delta=torch.ones_like(norm))
+        return self._at(problem, w, torch.ones_like(rms(w)))
 
     def step(self, problem: NonlinearProblem, state: PseudoTransientState, running: Tensor) -> PseudoTransientState:
+        correct = self._by_products if state.matrix is None else self._by_matrix
+        d, usable = correct(problem, state, running)
+        scale = torch.maximum(rms(problem.b), rms(state.w)) + state.norm
+        follows = usable & (rms(d) <= _CHANGE * scale)
+        w = torch.where(per_sample(running & follows, d), state.w + d, state.w)
+        return self._at(problem, w, torch.where(follows, state.delta * _GROWTH, state.delta / _GROWTH**2))
+
+    def _at(self, problem: NonlinearProblem, w: Tensor, delta: Tensor) -> PseudoTransientState:
+        if problem.size > _MOST_DENSE:
+            r, matrix = problem.defect(w), None
+        else:
+            image, matrix = evaluate_with_matrix(problem, w)
+            r = problem.step_of(image) - w
+        return PseudoTransientState(w=w, norm=rms(r), matrix=matrix, r=r, delta=delta)
+
+    def _by_matrix(
+        self, problem: NonlinearProblem, state: PseudoTransientState, running: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The corrections, and (batch,) whether they point along the flow."""
         assert state.matrix is not None
         entries = state.matrix.dense()
         identity = torch.eye(entries.shape[-1], dtype=entries.dtype, device=entries.device)
         shifted = Dense(entries + identity / state.delta[:, None, None])
         d, usable = shifted.solve(state.r)
-        scale = torch.maximum(rms(problem.b), rms(state.w)) + state.norm
         # A step beyond the first singularity of the matrix would go backwards.
-        follows = usable & (torch.linalg.det(shifted.entries) > 0) & (rms(d) <= _CHANGE * scale)
-        w = torch.where(per_sample(running & follows, d), state.w + d, state.w)
-        image, matrix = evaluate_with_matrix(problem, w)
-        r = problem.step_of(image) - w
-        delta = torch.where(follows, state.delta * _GROWTH, state.delta / _GROWTH**2)
-        return PseudoTransientState(w=w, norm=rms(r), matrix=matrix, r=r, delta=delta)
+        return d, usable & (torch.linalg.det(shifted.entries) > 0)
+
+    def _by_products(
+        self, problem: NonlinearProblem, state: PseudoTransientState, running: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same. I / delta + I - tau F' is (1 + 1 / delta) times the matrix of a smaller tau."""
+        part = 1 / (1 + 1 / state.delta)
+        smaller = replace(problem, tau=problem.tau * per_sample(part, state.w))
+        system = LinearProblem(per_sample(part, state.r) * state.r, Linearization(smaller, state.w), transposed=False)
+        tolerance = torch.full_like(part, _ACCURACY)
+        inner = Stopping(max_steps=self.inner_steps)
+        found, _ = iterate(system, Attempt(self.linear), inner, torch.zeros_like(state.r), running, rtol=tolerance)
+        return found.value, found.value.flatten(1).isfinite().all(1)
