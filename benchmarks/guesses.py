@@ -87,7 +87,7 @@ def problems() -> dict[str, tuple[Counted, Tensor, int, float]]:
 
 
 def cost(field: Counted, x: Tensor, num_steps: int, horizon: float, solver: Solver, guess: str, reuse: bool) -> str:
-    """Evaluations of the field a step, and how many of these came with a Jacobian."""
+    """Evaluations of the field per step, and how many of these came with a Jacobian."""
     block = ThetaBlock(field, 0.5, num_steps, horizon, solver=solver, guess=guess, reuse=reuse)
     field.calls = 0
     try:

@@ -11,6 +11,7 @@ import torch
 
 import resolvent as rs
 from resolvent import extending
+from resolvent_lab.experiments.catalogue import experiments
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -101,6 +102,14 @@ def examples(path: Path) -> Iterator[tuple[int, str]]:
 WITH_EXAMPLES = [path for path in PAGES if any(examples(path))]
 
 
+@pytest.fixture
+def catalogue() -> Iterator[None]:
+    """Forgets the experiments that an example registers: other tests look at all there are."""
+    yield
+    experiments.cache_clear()
+
+
+@pytest.mark.usefixtures("catalogue")
 @pytest.mark.parametrize(
     "path",
     [

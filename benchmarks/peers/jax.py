@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from resolvent_lab.bench.contender import Contender, Outcome, TorchContender
+from resolvent_lab.bench.contender import Contender, StepResult, TorchContender
 from resolvent_lab.bench.task import blocks
 
 PYTHON = Path(os.environ.get("RESOLVENT_JAX", "build/jax/bin/python"))
@@ -70,7 +70,7 @@ class JaxContender(Contender):
         with np.load(self.results) as arrays:
             parts = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         states = [parts[name] for name in sorted(parts) if name.startswith("states")]
-        return Outcome(states, [parts[name] for name in sorted(parts) if name.startswith("gradient")])
+        return StepResult(states, [parts[name] for name in sorted(parts) if name.startswith("gradient")])
 
     def close(self):
         with contextlib.suppress(BrokenPipeError):

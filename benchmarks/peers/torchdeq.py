@@ -27,7 +27,7 @@ class Equilibrium(Layers):
         self.shift = self.theta * self.h * float(self.field.linear_part) if shifted else 0.0
         # What its solvers compare with the tolerance is the residual divided by 1 - theta h c.
         tolerance, self.looser = tolerance / (1 - self.shift), looser
-        # The hook spares an evaluation in the backward pass; one object a layer, or they take away each other's hooks.
+        # The hook spares an evaluation in the backward pass. One object per layer: they would take each other's hooks.
         self.equilibria = [
             get_deq(
                 hook_ift=True,

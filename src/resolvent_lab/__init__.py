@@ -1,1 +1,1 @@
-"""An application of resolvent: the paper's experiments, benchmarks and the command line."""
+"""The application on top of resolvent: the paper's experiments, benchmarks and the command line."""

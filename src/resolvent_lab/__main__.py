@@ -1,4 +1,4 @@
-"""python -m resolvent_lab."""
+"""python -m resolvent_lab: the same as the command `resolvent`."""
 
 from resolvent_lab.cli import main
 

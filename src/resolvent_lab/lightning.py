@@ -1,4 +1,4 @@
-"""Lightning, under whichever of its two names it is installed."""
+"""Lightning, from whichever of its two packages is installed."""
 
 from typing import TYPE_CHECKING
 

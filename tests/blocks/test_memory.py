@@ -74,7 +74,7 @@ def test_memory_grows_with_depth_under_store_and_not_under_reversible(theta: flo
 
     assert growth("store") >= 2.0
     assert growth("checkpoint") == pytest.approx(1.0, abs=0.01)
-    # One number a sample, where a state has 64.
+    # One number per sample, where a state has 64.
     assert growth("reversible") == pytest.approx(1 / 64, abs=1e-6)
 
 
@@ -179,7 +179,7 @@ def test_gradients_of_a_trajectory(memory: str) -> None:
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 @pytest.mark.parametrize("solver", [rs.Newton(), rs.Anderson(), rs.Broyden()])
 def test_a_step_is_made_again_without_a_solve(memory: str, solver: Solver) -> None:
-    """The backward pass calls the field a few times a step, whatever the solves of the forward pass took."""
+    """The backward pass calls the field a few times per step, whatever the solves of the forward pass took."""
     calls = 0
 
     class Counted(Rotation):

@@ -173,7 +173,7 @@ def test_stiff_layers_hold_to_the_tolerance() -> None:
 
 
 def test_stages_are_solved_for_again_where_states_would_be_off() -> None:
-    """Slopes of 1e3 enlarge what the first tolerance left: one more step of Newton's method, not a solve a layer."""
+    """Slopes of 1e3 enlarge what the first tolerance left: one more step of Newton's method, not a solve per layer."""
     field = fields.Bounded(fields.MLP(2, 20, 2, bound=1.0), -1e3, 0.0, scale=0.5)
     block, exact = (
         ThetaBlock(field, 0.5, 5, 5.0, stopping=rs.Stopping(rtol=rtol, atol=0.0), mode=mode)

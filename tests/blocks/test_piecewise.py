@@ -139,7 +139,7 @@ def test_interpolation_takes_slopes_from_the_side_of_the_step() -> None:
 
 @pytest.mark.parametrize("horizon", [5.0, 0.3, torch.tensor(2.0, dtype=torch.float64)])
 def test_the_block_says_the_horizon(horizon: float | Tensor) -> None:
-    """All pieces are used, one a step, and backwards in time, too."""
+    """All pieces are used, one per step, and backwards in time, too."""
     field = numbered()
     increments = ThetaBlock(field, 0.5, STEPS, horizon).trajectory(torch.zeros(1, 1)).states.flatten().diff()
     h = float(horizon) / STEPS

@@ -8,8 +8,8 @@ from manufactured import PROBLEMS, SOLVERS, Manufactured
 from resolvent.extending import Solver
 
 # What must not converge, for a reason of mathematics. Picard's iteration does not contract (with damping 1/2 an
-# eigenvalue of -3 becomes one of -1), or by no more than 1e-4 a step. Gradient descent has a thousand steps, and needs
-# a number that grows with the squared condition number.
+# eigenvalue of -3 becomes one of -1), or by no more than 1e-4 per step. Gradient descent has a thousand steps, and
+# needs a number that grows with the squared condition number.
 EXPANDING = {"affine, normal", "affine, non-normal", "skew, large tau", "stiff to -1e6", "monotone cubic"}
 ILL_CONDITIONED = {"affine, non-normal", "stiff to -1e6", "nearly singular"}
 UNSUITED = {
@@ -109,7 +109,7 @@ def test_the_linear_part_makes_stiffness_irrelevant() -> None:
 
         declared = rs.Rowwise(F, linear_part=c)
         b = torch.randn(4, 5)
-        # The residual starts at about 1e6 and falls by 0.8 a step to 1e-9.
+        # The residual starts at about 1e6 and falls by 0.8 per step to 1e-9.
         assert rs.resolve(declared, b, 1.0, solver=rs.Picard()).steps.max() < 170
         with pytest.raises(rs.ConvergenceError, match="diverged"):
             rs.resolve(F, b, 1.0, solver=rs.Picard())

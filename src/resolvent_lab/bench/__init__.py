@@ -1,1 +1,1 @@
-"""What implicitness costs: training steps of one network by several contenders, side by side."""
+"""Benchmarks: the cost of implicit layers, beside the explicit network and other libraries."""

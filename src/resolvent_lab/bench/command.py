@@ -1,71 +1,117 @@
-"""The options of `resolvent bench`, read by the standard library: it needs nothing but torch and the peers."""
+"""The command `bench`."""
 
-import argparse
 import json
 import platform
-import sys
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from resolvent_lab.command import Command, add_out, number
 
-from resolvent_lab.bench.growth import growth
-from resolvent_lab.bench.peers import load
-from resolvent_lab.bench.plots import draw
-from resolvent_lab.bench.rows import ROWS, THETAS
-from resolvent_lab.bench.suite import Effort, run
-from resolvent_lab.bench.tables import markdown, write_between_markers
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 GROWTH = "B5"
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Read the options, measure, and write results.json, table.md and, where matplotlib is installed, the plots."""
-    options = _parser().parse_args(args)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        runs = [json.loads(path.read_text()) for path in options.given] if options.given else [_measure(options)]
-    except ValueError as error:
-        sys.exit(f"resolvent: {error}")
+def _arguments(parser: "ArgumentParser") -> None:
+    parser.add_argument("--rows", type=str, help="such as B1,B2; all by default")
+    parser.add_argument("--peers", type=str, default="", help="other libraries, such as torchdeq,torchdiffeq,jax")
+    parser.add_argument("--peers-from", type=Path, default=Path("benchmarks/peers"), help="folder of their files")
+    parser.add_argument("--skip", type=str, default="", help="leave out our contenders with these words in the name")
+    parser.add_argument("--theta", type=number, nargs="+", help="of the layers; 0.5 and 1 by default")
+    parser.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, default=1, help="of every contender, on the CPU")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of every contender")
+    parser.add_argument("--seconds", type=float, default=0.3, help="approximate length of a turn")
+    parser.add_argument("--from", dest="given", type=Path, nargs="+", help="show these results; measure nothing")
+    parser.add_argument("--write", type=Path, help="page of the documentation to put the table into")
+    add_out(parser, "build/bench", "folder for results, table and plots; build/bench by default")
+
+
+def _run(out: Path, given: list[Path] | None, write: Path | None, **options: Any) -> None:
+    """Measures, and writes results.json, table.md and, if matplotlib is installed, the plots."""
+    from resolvent_lab.bench.tables import markdown, write_between_markers
+
+    runs = [_read(path) for path in given] if given else [_measure(out, **options)]
     text = "\n".join(markdown(each) for each in runs)
-    (options.out / "table.md").write_text(text)
-    if options.write:
-        write_between_markers(options.write, text)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "table.md").write_text(text)
+    if write:
+        write_between_markers(write, text)
     for each in runs:
         if "growth" in each:
-            _draw(each, options.out)
+            _draw(each, out)
 
 
-def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    unknown = [name for name in options.rows if name not in (*ROWS, GROWTH)]
+BENCH = Command(
+    "bench", "Measure the cost of implicit layers, beside other libraries: time, memory, accuracy.", _arguments, _run
+)
+
+
+def _measure(
+    out: Path,
+    rows: str | None,
+    peers: str,
+    peers_from: Path,
+    skip: str,
+    theta: list[float] | None,
+    device: str,
+    threads: int,
+    rounds: int,
+    seconds: float,
+) -> dict[str, Any]:
+    import torch
+
+    from resolvent_lab.bench.growth import growth
+    from resolvent_lab.bench.rows import ROWS, THETAS
+    from resolvent_lab.bench.suite import Effort, run
+    from resolvent_lab.bench.tables import markdown
+
+    known = (*ROWS, GROWTH)
+    chosen = list(known) if rows is None else _words(rows)
+    unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise ValueError(f"there is no row {unknown[0]!r}: choose among {', '.join((*ROWS, GROWTH))}.")
-    torch.set_num_threads(options.threads)
-    # Single precision means that: with fewer digits in its products no contender reaches the tolerance.
+        raise ValueError(f"there is no row {unknown[0]!r}: choose among {', '.join(known)}.")
+    torch.set_num_threads(threads)
+    # TF32 has too few digits: no contender would reach the tolerance.
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    results: dict[str, Any] = {"machine": _machine(options.device, options.threads), "absent": [], "rows": []}
-    peers = {}
-    for name in options.peers:
-        try:
-            peers[name] = load(name, options.peers_from)
-        except ImportError as error:
-            results["absent"].append(f"{name}: {error}")
-    effort = Effort(options.rounds, options.seconds)
-    makes = [make for row in options.rows if row != GROWTH for make in ROWS[row]]
-    for make, theta in product(makes, options.theta):
-        record = run(make(theta, options.device), peers, effort, options.skip)
+    results: dict[str, Any] = {"machine": _machine(device, threads), "absent": [], "rows": []}
+    modules = _load_peers(_words(peers), peers_from, results["absent"])
+    out.mkdir(parents=True, exist_ok=True)
+    for make, each in product([make for row in chosen if row != GROWTH for make in ROWS[row]], theta or THETAS):
+        record = run(make(each, device), modules, Effort(rounds, seconds), _words(skip))
         results["rows"].append(record)
-        _save(results, options.out)
+        _save(results, out)
         print(markdown({**results, "rows": [record]}), flush=True)
-    if GROWTH in options.rows:
+    if GROWTH in chosen:
 
         def save(series: dict[str, Any]) -> None:
             results["growth"] = series
-            _save(results, options.out)
+            _save(results, out)
 
-        growth(options.device, min(5, effort.rounds), effort.seconds, save=save)
+        growth(device, min(5, rounds), seconds, save=save)
+    return results
+
+
+def _load_peers(names: list[str], folder: Path, absent: list[str]) -> dict[str, Any]:
+    """The modules of other libraries by name. Those that are not installed are added to `absent`."""
+    from resolvent_lab.bench.peers import load
+
+    modules = {}
+    for name in names:
+        try:
+            modules[name] = load(name, folder)
+        except ImportError as error:
+            absent.append(f"{name}: {error}")
+    return modules
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        results: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read the results in {path}: {error}") from None
     return results
 
 
@@ -74,28 +120,12 @@ def _save(results: dict[str, Any], out: Path) -> None:
 
 
 def _draw(results: dict[str, Any], out: Path) -> None:
+    from resolvent_lab.bench.plots import draw
+
     try:
         print("wrote", *draw(results, out))
     except ImportError:
-        print(f"no matplotlib here: draw elsewhere with resolvent bench --from {out / 'results.json'}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    rows = [*ROWS, GROWTH]
-    parser = argparse.ArgumentParser("resolvent bench", description="Measure what implicitness costs.")
-    parser.add_argument("--rows", type=_words, default=rows, help=f"among {','.join(rows)}; all by default")
-    parser.add_argument("--peers", type=_words, default=[], help="other libraries, such as torchdeq,torchdiffeq,jax")
-    parser.add_argument("--peers-from", type=Path, default=Path("benchmarks/peers"), help="folder of their files")
-    parser.add_argument("--skip", type=_words, default=[], help="words in the names of our own contenders to leave out")
-    parser.add_argument("--theta", type=float, nargs="+", default=list(THETAS), help="of the layers")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--threads", type=int, default=1, help="of every contender, on the CPU")
-    parser.add_argument("--rounds", type=int, default=Effort.rounds, help="turns of every contender")
-    parser.add_argument("--seconds", type=float, default=Effort.seconds, help="that a turn takes, about")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for results, table and plots")
-    parser.add_argument("--from", dest="given", type=Path, nargs="+", help="results to show instead of measuring")
-    parser.add_argument("--write", type=Path, help="a page of the documentation that gets the table")
-    return parser
+        print(f"matplotlib is not installed: draw elsewhere with resolvent bench --from {out / 'results.json'}")
 
 
 def _words(text: str) -> list[str]:
@@ -103,5 +133,7 @@ def _words(text: str) -> list[str]:
 
 
 def _machine(device: str, threads: int) -> str:
+    import torch
+
     where = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{threads} CPU thread(s)"
     return f"{where}, torch {torch.__version__}, Python {platform.python_version()}"

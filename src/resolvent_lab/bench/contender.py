@@ -1,4 +1,4 @@
-"""A contender makes training steps of a task, and shows its states and gradients."""
+"""Contenders: they run training steps of a task, and return states and gradients."""
 
 import copy
 import dataclasses
@@ -14,19 +14,18 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent_lab.bench.layers import remade
-from resolvent_lab.bench.memory import peak_bytes
+from resolvent_lab.bench.measure import peak_bytes
 from resolvent_lab.bench.task import Convert, Task, with_layers
 
-KINDS = ("train", "infer")
 LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a contender computes.
+class StepResult:
+    """The states and gradients of a contender.
 
     Attributes:
-        states: for each block of the model (num_steps + 1, batch, *shape), the states at the ends of its layers.
+        states: for each block of the model, (num_steps + 1, batch, *shape), the input and the output of each layer.
         gradients: in the order of the model's parameters.
     """
 
@@ -35,23 +34,24 @@ class Outcome:
 
 
 class Contender(ABC):
-    """One way to make a training step ("train") or a forward pass without gradients ("infer")."""
+    """One implementation of a training step ("train") and of a forward pass without gradients ("infer")."""
 
     name: str
 
     @abstractmethod
     def seconds(self, kind: str, repeats: int) -> float:
-        """Seconds that one step takes, on average over some repeats."""
+        """The mean time of a step."""
 
     @abstractmethod
-    def outcome(self) -> Outcome: ...
+    def outcome(self) -> StepResult:
+        """States and gradients of one training step."""
 
     @abstractmethod
     def peak(self) -> int:
-        """The most bytes that were allocated at a time during a training step, beyond those allocated before."""
+        """Peak memory of a training step in bytes, beyond what was allocated before."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Releases resources, such as processes."""
         return
 
 
@@ -91,27 +91,29 @@ class TorchContender(Contender):
 
     @torch.no_grad()
     def _update(self) -> None:
-        """Goes to weights as far away as a step of Adam, and back the next time: starts from the last step's solution
-        are as good as in training, and normalised weights have to be normalised anew."""
+        """Moves the weights as far as a step of Adam does, and back the next time.
+
+        Warm starts are then as good as in training, and normalised weights have to be computed again.
+        """
         self.weights.reverse()
         for parameter, weight in zip(self.model.parameters(), self.weights[0], strict=True):
             parameter.copy_(weight)
 
     def _renew(self) -> None:
-        """Other data: nothing can be known of a forward pass beforehand."""
+        """Changes the data, so that no result of the last forward pass can be used again."""
         self.batch = [
             part + 1e-3 * torch.randn_like(part) if part.is_floating_point() else part for part in self.task.batch
         ]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StepResult:
         model = with_layers(self.task.model, lambda block: Recorded(self.convert(block)))
         self.task.loss(model, self.task.batch).backward()
         recorded = [module for module in model.modules() if isinstance(module, Recorded)]
         states = [states for module in recorded for states in module.seen]
-        return Outcome(states, [_gradient(parameter) for parameter in model.parameters()])
+        return StepResult(states, [_gradient(parameter) for parameter in model.parameters()])
 
     def peak(self) -> int:
-        # Compiled layers learn in a first step and compile in a second one.
+        # Compiled layers choose a number of steps in the first step and compile in the second.
         for _ in range(3):
             self.train()
         self.model.zero_grad(set_to_none=True)
@@ -123,7 +125,7 @@ class TorchContender(Contender):
 
 
 class Recorded(nn.Module):
-    """Keeps the states that go through some layers."""
+    """Records the states of its layers."""
 
     def __init__(self, layers: Any) -> None:
         super().__init__()
@@ -139,8 +141,8 @@ class Recorded(nn.Module):
         return trajectory
 
 
-def exact(task: Task) -> Outcome:
-    """The task in double precision, solved to 1e-9: what gradients are compared with."""
+def exact(task: Task) -> StepResult:
+    """The outcome in double precision with a tolerance of 1e-9: the reference for gradients."""
     batch = [part.double() if part.is_floating_point() else part for part in task.batch]
     double = dataclasses.replace(task, model=copy.deepcopy(task.model).double().eval(), batch=batch)
     return TorchContender("exact", double, partial(remade, stopping=rs.Stopping(rtol=1e-9))).outcome()

@@ -1,4 +1,4 @@
-"""Training steps whose passes are recorded once and replayed as CUDA graphs."""
+"""Contenders that record their passes once and replay them as CUDA graphs."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ _STEPS = (1, 2, 3, 4, 6, 8, 12)
 
 
 def graphed(task: Task) -> list["GraphedContender"]:
-    """What can be replayed as a CUDA graph: layers that make a fixed number of steps."""
+    """The contenders for a task; none on a CPU. Their layers take a fixed number of solver steps."""
     if task.row in ("B1", "B2") or task.batch[0].device.type != "cuda":
         return []
     plain, steps = _fixed_steps(task)
@@ -31,9 +31,9 @@ def _fixed_steps(task: Task) -> tuple[Convert, int]:
 
 
 class GraphedContender(TorchContender):
-    """Layers in PyTorch that never wait for the device, so that a whole pass is one CUDA graph.
+    """Layers in PyTorch that never wait for the device, so that a pass is one CUDA graph.
 
-    Its peak memory is that of a step that is not replayed: a graph holds on to its memory.
+    Its peak memory is measured without replay, because a graph keeps its memory.
     """
 
     def __init__(self, name: str, task: Task, convert: Convert, steps: int) -> None:

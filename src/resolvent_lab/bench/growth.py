@@ -1,4 +1,4 @@
-"""How cost, iterations and memory grow with the size and the difficulty of a network: row B5."""
+"""Row B5: cost, iterations and memory as a network grows or becomes harder to solve."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ POLICIES = ("store", "checkpoint", "reversible")
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A network of layers of theta = 1/2 that dissipate, of which one property is varied at a time."""
+    """A network of dissipative layers with theta = 1/2. One property is varied at a time."""
 
     depth: int = 5
     batch: int = 20
@@ -46,7 +46,7 @@ AXES: dict[str, tuple[Setup, Sequence[float]]] = {
     "depth": (Setup(), (1, 3, 10, 30, 100, 300, 1000)),
     "batch": (Setup(), (1, 8, 64, 512, 4096, 8192)),
     "dimension": (Setup(), (2, 4, 8, 16, 32, 64, 256, 1024, 4096)),
-    # Rounding of a stiff field alone exceeds the tolerance in single precision.
+    # In single precision the rounding error of a stiff field exceeds the tolerance.
     "stiffness": (Setup(double=True), (1, 10, 100, 1e3, 1e4, 1e5, 1e6)),
     "tolerance": (Setup(double=True), (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)),
 }
@@ -59,7 +59,7 @@ def growth(
     limit: float = float("inf"),
     save: Callable[[dict[str, Series]], None] = lambda series: None,
 ) -> dict[str, Series]:
-    """All series by name; `limit` leaves out what is larger, for a quick look, and `save` is told of each point."""
+    """All series by name. Values above `limit` are left out. `save` is called after each point."""
     series: dict[str, Series] = {axis: [] for axis in (*AXES, "memory")}
     for axis, (setup, values) in AXES.items():
         for value in values:
@@ -68,7 +68,7 @@ def growth(
                 series[axis].append(_point(value, varied, device, rounds, seconds))
                 save(series)
     for depth in (int(depth) for depth in AXES["depth"][1] if depth <= limit):
-        # Over a short time states can be recovered from the last one.
+        # With a short horizon the reversible policy can recover states from the last one.
         series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, horizon=1.0), device))
         save(series)
     return series
@@ -95,7 +95,7 @@ def _point(value: float, setup: Setup, device: str, rounds: int, seconds: float)
 
 
 def _memory(setup: Setup, device: str) -> dict[str, Any]:
-    """Peak bytes of a training step, explicit and by each policy."""
+    """Peak memory of a training step in bytes, for the explicit network and each memory policy."""
     explicit: dict[str, Callable[[], TorchContender]] = {
         "explicit": lambda: TorchContender("explicit", setup.task(device), Explicit)
     }

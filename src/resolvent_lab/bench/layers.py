@@ -1,4 +1,4 @@
-"""Theta layers in the hands of others, and the layers of this library."""
+"""Theta layers in other implementations, and those of this library."""
 
 from abc import ABC, abstractmethod
 from functools import partial
@@ -12,9 +12,9 @@ from resolvent_lab.bench.task import Convert, Task
 
 
 class Layers(nn.Module, ABC):
-    """The layers of a block, made one by one in some other way: a subclass says how to make one.
+    """The layers of a block in another implementation. A subclass implements one layer.
 
-    Weights are computed once a pass, as the block itself does it.
+    Weights are computed once per pass, as in the block.
     """
 
     def __init__(self, block: rs.ThetaBlock) -> None:
@@ -24,7 +24,7 @@ class Layers(nn.Module, ABC):
 
     @abstractmethod
     def layer(self, n: int, t: float, x: Tensor) -> Tensor:
-        """The n-th, y = x + h F(t, (1 - theta) x + theta y)."""
+        """The n-th layer, y = x + h F(t, (1 - theta) x + theta y)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self._states(x)[-1]
@@ -37,21 +37,22 @@ class Layers(nn.Module, ABC):
         states = [x]
         with rs.blocks.frozen_weights(self) as layers:
             for n in range(self.num_steps):
-                t = (n + stage(self.theta)) * self.h
+                t = (n + stage_fraction(self.theta)) * self.h
                 states.append(layers.layer(n, t, states[-1]))
         return states
 
 
-def stage(theta: float) -> float:
-    """The fraction of its step at which a layer reads the field.
+def stage_fraction(theta: float) -> float:
+    """The time within its step, as a fraction, at which a layer evaluates the field.
 
-    The fields of all tasks are constant in time within a step. At its end the next piece of a piecewise one begins.
+    The fields of all tasks are constant in time within a step. At the end of a step the next piece of a piecewise field
+    begins, so theta = 1 evaluates in the middle.
     """
     return theta if theta < 1 else 0.5
 
 
 class Explicit(Layers):
-    """The ordinary residual network, in the fewest lines of PyTorch: what implicitness is compared with."""
+    """The ordinary residual network, as a plain loop in PyTorch: the reference."""
 
     def __init__(self, block: rs.ThetaBlock) -> None:
         super().__init__(block)
@@ -63,12 +64,12 @@ class Explicit(Layers):
 
 
 def remade(old: rs.ThetaBlock, **options: Any) -> rs.ThetaBlock:
-    """The same layers, solved for in another way."""
+    """The same layers with other options."""
     return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
 
 
 def ours(task: Task) -> dict[str, Convert]:
-    """What this library has to offer for a task, by name; the first is what all others are compared with."""
+    """The contenders of this library for a task, by name. The first is the reference."""
     plain = partial(remade, stopping=rs.Stopping(rtol=task.tolerance, atol=0.0))
     offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": plain}
     if task.row in ("B1", "B2"):
@@ -77,10 +78,3 @@ def ours(task: Task) -> dict[str, Convert]:
     else:
         offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
     return offers
-
-
-def paper(task: Task) -> dict[str, Convert]:
-    """The paper's method with the solvers of this library: L-BFGS on |r|^2 forward, GMRES backward."""
-    stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
-    adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
-    return {"L-BFGS and GMRES": partial(remade, solver=rs.LBFGS(memory=10), stopping=stopping, adjoint=adjoint)}

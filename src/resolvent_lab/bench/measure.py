@@ -1,30 +1,36 @@
-"""Times of several contenders that take turns, and the ratios of those of one turn."""
+"""Measurements: times of contenders that take turns, their ratios, and peak memory."""
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.bench.contender import KINDS, Contender
+import torch
+
+if TYPE_CHECKING:
+    from resolvent_lab.bench.contender import Contender
+
+KINDS = ("train", "infer")
+"""What is measured: a training step, and a forward pass without gradients."""
 
 
-def measure(contenders: Sequence[Contender], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
-    """Times and ratios by name and kind; the first contender is what the others are compared with.
+def measure(contenders: "Sequence[Contender]", rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """Times and ratios by name and kind.
 
-    Contenders take turns, so that whatever else the machine does meets all of them, and a ratio is one of neighbours in
-    time. Its median and quartiles over the rounds are what is reported, and all times are there for other ratios.
+    Contenders take turns, so that other load on the machine affects all of them alike. Ratios are those of one round;
+    their quartiles over the rounds are reported. All times are kept for other ratios.
 
     Arguments:
         contenders: the first one is the reference.
-        rounds: how often each has its turn.
-        seconds: about how long a turn takes; one step at least, 100 at most.
+        rounds: number of turns of each contender.
+        seconds: approximate length of a turn; a turn has 1 to 100 steps.
     """
     results: dict[str, dict[str, Any]] = {contender.name: {} for contender in contenders}
     for kind in KINDS:
         repeats = {contender.name: _repeats(contender, kind, seconds) for contender in contenders}
         times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         for n in range(rounds):
-            # Another one is first each time: nobody always follows the same neighbour.
+            # Each round starts with another contender.
             for contender in [*contenders[n % len(contenders) :], *contenders[: n % len(contenders)]]:
                 times[contender.name].append(contender.seconds(kind, repeats[contender.name]))
         reference = times[contenders[0].name]
@@ -39,6 +45,35 @@ def quartiles(values: Sequence[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
 
 
-def _repeats(contender: Contender, kind: str, seconds: float) -> int:
+def _repeats(contender: "Contender", kind: str, seconds: float) -> int:
     contender.seconds(kind, 1)  # compiles and warms up
     return max(1, min(100, math.ceil(seconds / contender.seconds(kind, 1))))
+
+
+def peak_bytes(action: Callable[[], object], device: torch.device) -> int:
+    """Peak memory of tensors during an action in bytes, beyond what was allocated before.
+
+    On a GPU it comes from the allocator, on a CPU from the profiler's record of all allocations.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        action()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+        action()
+    held = peak = 0
+    for size in _allocations(profile):
+        held += size
+        peak = max(peak, held)
+    return peak
+
+
+def _allocations(profile: torch.profiler.profile) -> list[int]:
+    """Bytes in the order of time; releases are negative."""
+    events: list[Any] = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    memory = [event for event in events if event.name() == "[memory]"]
+    return [event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())]

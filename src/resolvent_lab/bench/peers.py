@@ -1,4 +1,4 @@
-"""Other libraries: each is a small file outside of the package, and shows the best of its settings."""
+"""Other libraries. Each is a file outside the package, and is measured with its best settings."""
 
 import importlib.util
 import math
@@ -9,19 +9,19 @@ from typing import Any
 
 import resolvent as rs
 from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import Contender, Outcome
+from resolvent_lab.bench.contender import Contender, StepResult
 from resolvent_lab.bench.task import Task
 
-# Rounding of the states is in what is measured, too.
+# The measured residual includes the rounding error of the states.
 ROOM = 1.25
 
 
 def load(name: str, folder: Path) -> ModuleType:
-    """The file that knows how to use a library; an ImportError tells that the library is not installed."""
+    """Imports the file for a library. Raises ImportError if the library is not installed."""
     path = folder / f"{name}.py"
     if not path.exists():
         known = sorted(file.stem for file in folder.glob("*.py"))
-        raise ValueError(f"there is no {path}: choose among {known}, or name their folder with --peers-from.")
+        raise ValueError(f"there is no {path}: choose among {known}, or give another folder with --peers-from.")
     spec = importlib.util.spec_from_file_location(f"resolvent_peer_{name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -31,11 +31,11 @@ def load(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | None, list[dict[str, Any]]]:
-    """The fastest of a library's settings that reaches the tolerance of a task, and what each of them did.
+def best(module: ModuleType, task: Task, exact: StepResult) -> tuple[Contender | None, list[dict[str, Any]]]:
+    """The fastest settings of a library that reach the tolerance of a task, and a report on all settings.
 
-    A library that cannot solve the equations of theta layers says so by SAME_EQUATIONS = False: the fastest of its
-    settings then counts, whatever its residual.
+    A library that cannot solve the equations of theta layers sets SAME_EQUATIONS = False. Its fastest settings then
+    count, whatever their residual.
     """
     limit = ROOM * task.tolerance if getattr(module, "SAME_EQUATIONS", True) else math.inf
     fastest: Contender | None = None
@@ -51,7 +51,7 @@ def best(module: ModuleType, task: Task, exact: Outcome) -> tuple[Contender | No
     return fastest, report
 
 
-def _try(contender: Contender, task: Task, exact: Outcome, limit: float) -> dict[str, Any]:
+def _try(contender: Contender, task: Task, exact: StepResult, limit: float) -> dict[str, Any]:
     try:
         outcome = contender.outcome()
         reached = residual(task, outcome.states)

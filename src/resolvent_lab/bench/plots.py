@@ -1,4 +1,4 @@
-"""Pictures of how cost grows, drawn from the recorded numbers."""
+"""Plots of the growth of cost, from recorded results."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 LABELS = {
     "depth": "layers",
     "batch": "samples",
-    "dimension": "unknowns of a sample",
+    "dimension": "unknowns per sample",
     "stiffness": "stiffness",
     "tolerance": "tolerance",
 }
 
 
 def draw(run: dict[str, Any], out: Path) -> list[Path]:
-    """Writes growth.png and memory.png for a run that measured growth; needs matplotlib."""
+    """Writes growth.png and memory.png for results with row B5. It needs matplotlib."""
     from matplotlib.figure import Figure
 
     series = run["growth"]
@@ -31,7 +31,7 @@ def draw(run: dict[str, Any], out: Path) -> list[Path]:
             ax.set_xscale("log")
             ax.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("training step, x explicit")
-    axes[1, 0].set_ylabel("iterations a layer")
+    axes[1, 0].set_ylabel("iterations per layer")
     memory = Figure(figsize=(4.5, 3.5), layout="constrained")
     ax = memory.subplots()
     for name in series["memory"][0]["bytes"]:

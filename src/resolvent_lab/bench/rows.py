@@ -1,4 +1,4 @@
-"""The networks of the table."""
+"""Rows B1 to B4: the networks of the benchmark."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,11 @@ from resolvent_lab.bench.task import Task, with_layers
 
 THETAS = (0.5, 1.0)
 SCALE = 0.2
-"""S of the bounded fields. It starts at 0.1; trained networks have means of 0.11 to 0.34 in their layers."""
+"""The scale S of the bounded fields. Training starts at 0.1; trained layers have means of 0.11 to 0.34."""
 
 
 class Network(nn.Module):
-    """Nothing but layers."""
+    """A network of theta layers only."""
 
     def __init__(self, layers: rs.ThetaBlock) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Network(nn.Module):
 
 
 def trained(task: Task, steps: int) -> Task:
-    """The same task after some steps of Adam with explicit layers: fields are harmless before they have learned."""
+    """The task after some steps of Adam with explicit layers. Equations with untrained fields would be too easy."""
     model = with_layers(task.model, Explicit)
     adam = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
@@ -41,7 +41,7 @@ def trained(task: Task, steps: int) -> Task:
 
 
 def regression(theta: float, device: str, training: int = 300) -> Task:
-    """The sine, from the last state of five layers in the plane."""
+    """B1: regression of a sine. Five layers in the plane, loss on the last state."""
     torch.manual_seed(0)
     model = Network(rs.ThetaBlock(rs.fields.MLP(2, 10, 3), theta, num_steps=5, horizon=5.0)).to(device)
     x = torch.linspace(-5, 5, 20, device=device)
@@ -55,7 +55,7 @@ def regression(theta: float, device: str, training: int = 300) -> Task:
 
 
 def lotka_volterra(theta: float, device: str, training: int = 150) -> Task:
-    """Predator and prey, from all states of fifty layers in the plane."""
+    """B2: predator and prey. Fifty layers in the plane, loss on all states."""
     torch.manual_seed(0)
     model = Network(rs.ThetaBlock(rs.fields.MLP(2, 20, 4, activation=nn.ReLU()), theta, 50, 10.0)).to(device)
 
@@ -75,7 +75,7 @@ def lotka_volterra(theta: float, device: str, training: int = 150) -> Task:
 
 
 def resnet(theta: float, device: str, count: int = 128) -> Task:
-    """The residual network for MNIST, on random images of its size."""
+    """B3: the residual network for MNIST, on random images."""
     torch.manual_seed(0)
     model = rs.models.implicit_resnet18(theta, channels=8, normalization="bounded", scale=SCALE, stem_gain=1.0)
     model = model.to(device)
@@ -91,7 +91,7 @@ def resnet(theta: float, device: str, count: int = 128) -> Task:
 def convolutions(
     theta: float, device: str, count: int = 256, channels: int = 64, size: int = 32, autocast: bool = False
 ) -> Task:
-    """Four layers that share one field of two wide convolutions."""
+    """B4: four layers that share a field of two wide convolutions."""
     torch.manual_seed(0)
     field = rs.fields.Bounded(rs.fields.Conv(channels, size=(size, size), bound=1.0), -3.0, 1.0, scale=SCALE)
     model = Network(rs.ThetaBlock(field, theta, num_steps=4, horizon=4.0)).to(device)
@@ -107,7 +107,7 @@ def convolutions(
 
 
 def convolutions_bfloat16(theta: float, device: str, **options: Any) -> Task:
-    """The same with the field evaluated in bfloat16."""
+    """B4 with the field evaluated in bfloat16."""
     return convolutions(theta, device, autocast=True, **options)
 
 
@@ -117,4 +117,4 @@ ROWS: dict[str, tuple[Callable[..., Task], ...]] = {
     "B3": (resnet,),
     "B4": (convolutions, convolutions_bfloat16),
 }
-"""The tasks of each row, made of theta and device; further arguments make them smaller."""
+"""The tasks of each row: functions of theta and device. Further arguments make them smaller."""

@@ -1,4 +1,4 @@
-"""One row after the other: contenders are chosen, checked and measured."""
+"""One task: its contenders are chosen, checked and measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 
 import resolvent as rs
 from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import KINDS, Contender, Outcome, TorchContender, exact
+from resolvent_lab.bench.contender import Contender, StepResult, TorchContender, exact
 from resolvent_lab.bench.graphed import graphed
 from resolvent_lab.bench.layers import ours
-from resolvent_lab.bench.measure import measure
+from resolvent_lab.bench.measure import KINDS, measure
 from resolvent_lab.bench.peers import best
 from resolvent_lab.bench.task import Task
 
@@ -19,11 +19,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is measured.
+    """How much is measured.
 
     Attributes:
-        rounds: how often each contender has its turn.
-        seconds: about how long a turn takes.
+        rounds: number of turns of each contender.
+        seconds: approximate length of a turn.
     """
 
     rounds: int = 15
@@ -31,8 +31,11 @@ class Effort:
 
 
 def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Sequence[str] = ()) -> Record:
-    """All contenders of a task, as what is written to the JSON file, but those of ours with a word of `skip` in their
-    names."""
+    """Measures all contenders of a task, except those of ours with a word of `skip` in the name.
+
+    Returns:
+        The record that is written to the JSON file.
+    """
     right = exact(task)
     own = [TorchContender(name, task, convert) for name, convert in ours(task).items()]
     contenders: list[Contender] = [each for each in (*own, *graphed(task)) if not any(w in each.name for w in skip)]
@@ -57,7 +60,7 @@ def run(task: Task, peers: Mapping[str, ModuleType], effort: Effort, skip: Seque
     }
 
 
-def _check(contender: Contender, task: Task, right: Outcome) -> Record:
+def _check(contender: Contender, task: Task, right: StepResult) -> Record:
     try:
         outcome = contender.outcome()
         check: Record = {"peak_bytes": contender.peak()}

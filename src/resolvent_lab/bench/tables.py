@@ -1,4 +1,4 @@
-"""The results as Markdown."""
+"""The results as tables in Markdown."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 
 def markdown(run: Record) -> str:
-    """A summary of the rows, a table for each of them, and how cost grows."""
+    """A summary of all rows, a table for each, and the growth of cost."""
     lines = [f"Measured with {run['machine']}."]
     lines += [f"Without {name}." for name in run["absent"]]
     if run["rows"]:
@@ -28,13 +28,13 @@ def markdown(run: Record) -> str:
 
 
 def write_between_markers(page: Path, text: str) -> None:
-    """Puts the text between the two markers of a page."""
+    """Replaces the text between the two markers of a page."""
     content = page.read_text()
     page.write_text(f"{content.split(BEGIN)[0]}{BEGIN}\n{text}{END}{content.split(END)[1]}")
 
 
 def _summary(records: Sequence[Record]) -> list[str]:
-    """Training steps in units of the explicit one, and what others take in units of the fastest of ours."""
+    """Training steps relative to the explicit network, and other libraries relative to our fastest contender."""
     names = list(dict.fromkeys(name for record in records for name in (*record["contenders"], *record["tried"])))
     others = [name for name in names if not name.startswith((REFERENCE, OWN))]
     head = [
@@ -90,7 +90,7 @@ def _accurate(entry: Record, record: Record) -> bool:
 
 
 def _label(name: str, record: Record) -> str:
-    """The name, with the setting that was the fastest."""
+    """The name, with the fastest settings of a peer."""
     fit = [each for each in record["tried"].get(name, []) if each["fit"]]
     return f"{name} ({min(fit, key=lambda each: each['seconds'])['setting']})" if fit else name
 

@@ -1,1 +1,1 @@
-"""The paper's examples, from data to report."""
+"""The paper's experiments, from data to report."""

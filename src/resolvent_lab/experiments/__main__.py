@@ -1,7 +1,8 @@
-"""python -m resolvent_lab.experiments: the training alone."""
+"""python -m resolvent_lab.experiments: the same as `resolvent reproduce --train-only`."""
 
-from resolvent_lab.experiments.command import main
-from resolvent_lab.experiments.reproduce import train
+import sys
+
+from resolvent_lab.cli import main
 
 if __name__ == "__main__":
-    main(carry_out=train, prog="python -m resolvent_lab.experiments")
+    main(["reproduce", *sys.argv[1:], "--train-only"])  # last, so that no configuration file overrides it

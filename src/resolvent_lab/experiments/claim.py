@@ -1,4 +1,4 @@
-"""A claim of the paper as a number that is measured and an interval in which it has to lie."""
+"""Claims of the paper: a number that is measured, and the interval in which it must lie."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,14 @@ class FailedError(NotRunError):
 
 
 class Runs:
-    """The runs of one experiment with one seed; no claim is judged by what a failed one leaves of a sweep."""
+    """The runs of one experiment with one seed. A claim that needs a failed run raises FailedError."""
 
     def __init__(self, runs: "Sequence[Run]", failed: Sequence[Config] = ()) -> None:
         self.runs = runs
         self.failed = failed
 
     def __call__(self, metric: str, **settings: Any) -> Any:
-        """A metric of the one run with these settings."""
+        """A metric of the run with these settings."""
         for run in self.runs:
             if all(getattr(run.config, name) == value for name, value in settings.items()):
                 return run.metrics[metric]
@@ -36,7 +36,7 @@ class Runs:
         raise NotRunError(f"no run with {settings}")
 
     def all(self, metric: str, where: Callable[[Any], bool]) -> list[Any]:
-        """A metric of all runs whose configuration is as asked; at least one."""
+        """A metric of all runs whose configuration meets a condition. Raises NotRunError if there is none."""
         self._refuse(where)
         found = [run.metrics[metric] for run in self.runs if where(run.config)]
         if not found:
@@ -44,7 +44,8 @@ class Runs:
         return found
 
     def ratios(self, metric: str, where: Callable[[Any], bool], over: Mapping[str, tuple[Any, Any]]) -> list[float]:
-        """The metric at one value of a setting divided by that at another, over={name: (one, other)}, where asked."""
+        """Ratios of a metric between two values of one setting, over={name: (one, other)}, for runs that meet a
+        condition."""
         ((name, (one, other)),) = over.items()
         self._refuse(lambda config: where(config) and getattr(config, name) == one)
         quotients = []
@@ -63,14 +64,14 @@ class Runs:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, and the number that decides it: it has to lie between low and high, for every seed.
+    """A statement of the paper, and a number that must lie between low and high for every seed.
 
     Attributes:
         statement: of the paper.
         quantity: what is measured, in words.
-        measure: the number, from the runs of a seed.
+        measure: maps the runs of a seed to the number.
         low, high: its limits.
-        own: whether the limits are ours, because the paper shows but a trend.
+        own: whether the limits are ours, because the paper shows only a trend.
     """
 
     statement: str
@@ -89,11 +90,13 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A claim with what was measured, a number for each seed that has the runs it needs.
+class ClaimResult:
+    """A claim and its measured values.
 
     Attributes:
-        failed: seeds for which it could not be measured, because a run had failed.
+        claim: the claim.
+        values: one for each seed that has the necessary runs.
+        failed: number of seeds without a value because a run failed.
     """
 
     claim: Claim
@@ -112,12 +115,12 @@ class Outcome:
 
     @property
     def seeds(self) -> str:
-        """For how many of the seeds it holds."""
+        """The number of seeds for which the claim holds, in words."""
         return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
 
 
-def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
-    """What becomes of the claims of one experiment."""
+def judge_claims(claims: Sequence[Claim], results: "Results") -> list[ClaimResult]:
+    """The outcomes of the claims of one experiment."""
     failed = [failure.config for failure in results.failures]
     numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})
     seeds = [
@@ -127,7 +130,7 @@ def judge(claims: Sequence[Claim], results: "Results") -> list[Outcome]:
     return [_judge(claim, seeds) for claim in claims]
 
 
-def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
+def _judge(claim: Claim, seeds: Sequence[Runs]) -> ClaimResult:
     values, failed = [], 0
     for runs in seeds:
         try:
@@ -136,4 +139,4 @@ def _judge(claim: Claim, seeds: Sequence[Runs]) -> Outcome:
             failed += 1
         except NotRunError:
             continue
-    return Outcome(claim, tuple(values), failed)
+    return ClaimResult(claim, tuple(values), failed)

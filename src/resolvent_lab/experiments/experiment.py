@@ -1,4 +1,4 @@
-"""What describes an experiment: one record, made in the folder of the experiment."""
+"""The record that describes an experiment. Each experiment makes one in its own folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,26 +18,30 @@ Data = Batches | ImageModule
 Rows = list[list[str]]
 
 
+def _always(config: Config) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """All that training and report need to know of an experiment.
+    """All that training and report need to know about an experiment.
 
     Attributes:
-        name: on the command line, and of its folder of runs.
-        title, description: what was done, in words.
+        name: on the command line, and the folder of its runs.
+        title, description: for the report.
         config: its class of configurations.
-        configs: (quick, thetas, seeds) to the configurations of its sweep.
-        data: a configuration to its data, drawn from torch's generator.
-        network: a configuration to the network, likewise.
-        claims: of the paper.
-        tables: its runs to tables by title, as rows of text with the header first.
-        figures: its runs to figures by name. It is called where matplotlib is installed, and imports it late.
+        configs: (quick, thetas, seeds) -> the configurations of its sweep.
+        data: configuration -> data. Random numbers come from torch's global generator.
+        network: configuration -> network. Random numbers come from torch's global generator.
+        claims: what the paper says about it.
+        tables: runs -> tables by title, as rows of text with the header first.
+        figures: runs -> figures by name. Import matplotlib inside this function: training does not need it.
         captions: of the figures, by name.
-        figures_show_all_seeds: whether figures are drawn from all runs, or from those with the first seed.
-        duration: of a run, compared with other experiments: the longest ones begin first.
-        extras: what `configs` takes besides, by keyword.
-        attack: attacks the trained networks in a folder of results, (out, size, number of images); None where there
-            is nothing to attack.
+        figures_show_all_seeds: whether figures are drawn from all runs or from those with the first seed.
+        claims_apply: whether the claims are about a run with this configuration.
+        duration: of a run, relative to other experiments. The longest ones start first.
+        extras: names of further keyword arguments of `configs`.
+        attack: (folder of results, size, number of images) -> None. Attacks the trained networks, if that makes sense.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Experiment:
     figures: "Callable[[Sequence[Run]], dict[str, Figure]]"
     captions: Mapping[str, str] = field(default_factory=dict)
     figures_show_all_seeds: bool = False
+    claims_apply: Callable[[Any], bool] = _always
     duration: int = 1
     extras: tuple[str, ...] = ()
     attack: Callable[[Path, str, int], None] | None = None

@@ -1,4 +1,4 @@
-"""What the networks of all experiments have in common: how they are configured, trained and recorded."""
+"""Base classes of all experiments: configuration, network and data."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ Metrics = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run but for its seed is one point of an experiment; these are the settings that every experiment has.
+    """Settings common to all experiments. Runs that differ only in `seed` are one point of a sweep.
 
     Attributes:
         theta: of the layers.
-        seed: of weights, data and probes.
-        epochs: of training.
-        learning_rate: of Adam, at the start.
-        init: of the weights, see `rs.fields.initialise`.
+        seed: of weights, data and random probes.
+        epochs: number of epochs.
+        learning_rate: initial learning rate of Adam.
+        init: initialisation of the weights, see `rs.fields.initialise`.
     """
 
     theta: float
@@ -34,14 +34,14 @@ class Config:
 
     @property
     def name(self) -> str:
-        """Distinguishes the runs of an experiment."""
+        """The name of the run, unique within its experiment."""
         return f"theta{self.theta:g}-seed{self.seed}"
 
 
 class Network(LightningModule, ABC):
-    """A block of theta layers in training.
+    """A network of theta layers in training. A subclass defines its loss and its measurements.
 
-    `curves` holds what was recorded in each epoch; a subclass says what its loss is and what is measured in the end.
+    `curves` holds the terms of the loss, one value per training step.
     """
 
     config: Config
@@ -56,7 +56,7 @@ class Network(LightningModule, ABC):
 
     @property
     def restarts(self) -> int:
-        """In how many calls in training a solver had to fall back. It is kept with the weights."""
+        """The number of training passes in which a solver fell back to another. It is saved with the weights."""
         return int(self._restarts)
 
     def trajectory(self, x: Tensor, t0: Tensor | float = 0.0) -> rs.blocks.Trajectory:
@@ -68,14 +68,14 @@ class Network(LightningModule, ABC):
 
     @abstractmethod
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
-        """Tensors of no dimension to be recorded; "loss" is the error in the data, "total" what is minimised."""
+        """0-d tensors to record. "loss" is the error in the data, "total" is minimised."""
 
     @abstractmethod
     def measure(self, batches: Any) -> Metrics:
-        """Numbers and lists of numbers by name, taken once from the trained network; `batches` is its data."""
+        """Metrics of the trained network: numbers and lists of numbers by name. `batches` is its data."""
 
     def plateau(self) -> Mapping[str, Any] | None:
-        """Settings of ReduceLROnPlateau, which watches the error in the data; None keeps the learning rate."""
+        """Settings of ReduceLROnPlateau, which monitors "loss"; None keeps the learning rate constant."""
         return None
 
     def training_step(self, batch: Any, _: int) -> Tensor:
@@ -96,7 +96,7 @@ class Network(LightningModule, ABC):
 
 
 class Batches(LightningDataModule):
-    """Data that is small enough to be held as a list of batches."""
+    """Data as a list of batches, for small data sets."""
 
     def __init__(self, batches: list[Any], shuffle: bool = False) -> None:
         super().__init__()
@@ -108,12 +108,12 @@ class Batches(LightningDataModule):
 
 
 def mean_steps(solutions: Sequence[rs.Solution]) -> float:
-    """Nonlinear iterations a layer, on average over layers and samples; none where nothing was solved."""
+    """Mean nonlinear iterations per layer and sample; 0 if nothing was solved."""
     steps = [solution.steps.double().mean().item() for solution in solutions]
     return sum(steps) / len(steps) if steps else 0.0
 
 
 def sign_flips(values: Tensor) -> float:
-    """How often the increments of (T, batch) change their sign, on average over the batch."""
+    """How often the increments of values (T, batch) change sign, averaged over the batch."""
     signs = values.diff(dim=0).sign()
     return (signs.diff(dim=0) != 0).double().sum(0).mean().item()

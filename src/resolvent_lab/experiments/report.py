@@ -1,18 +1,17 @@
-"""One page for all: what was done, the figures, the tables, and what became of the paper's claims."""
+"""The report: one HTML page with settings, claims, figures and tables."""
 
 import base64
 import html
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
 from resolvent import plotting
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.catalogue import experiments
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.processes import ctrl_c_blocked, workers
 from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.run import Run
 from resolvent_lab.experiments.tables import claim_rows, differences, failure_rows, settings_in_words
@@ -27,13 +26,15 @@ img{max-width:100%;display:block;margin:1.5rem auto}figcaption{text-align:center
 
 
 def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
-    """Draw the figures into out/figures, by several processes, and write out/report.html, which needs no other file."""
+    """Draws the figures in parallel into out/figures, and writes out/report.html, which contains them."""
     parts = list(judged(results))
     names, runs = [experiment.name for experiment, _, _ in parts], [part.runs for _, part, _ in parts]
     folders = [out / "figures"] * len(parts)
     if jobs > 1 and len(parts) > 1:
-        with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), initializer=_one_thread) as pool:
-            drawn = list(pool.map(_draw, names, runs, folders))
+        with workers(min(jobs, len(parts))) as started:
+            with ctrl_c_blocked():
+                drawing = started.pool.map(_draw_with_one_thread, names, runs, folders)
+            drawn = list(drawing)
     else:
         drawn = list(map(_draw, names, runs, folders))
     lines = [_line(*part) for part in parts]
@@ -49,19 +50,20 @@ def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
 
 
 def _draw(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
-    """The figures show the runs of one seed, unless they are about several."""
-    experiment, seed = EXPERIMENTS[name], min(run.config.seed for run in runs)
+    """Draws the figures of an experiment, for the first seed or for all seeds."""
+    experiment, seed = experiments()[name], min(run.config.seed for run in runs)
     shown = runs if experiment.figures_show_all_seeds else [run for run in runs if run.config.seed == seed]
     with plotting.paper_style():
         drawn = experiment.figures(shown)
     return [plotting.save(figure, folder / figure_name)[0] for figure_name, figure in drawn.items()]
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # Processes that take each other's cores are slower than one alone.
+def _draw_with_one_thread(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
+    torch.set_num_threads(1)  # several processes with as many threads as cores would slow each other down
+    return _draw(name, runs, folder)
 
 
-def _line(experiment: Experiment, part: Results, outcomes: Sequence[Outcome]) -> str:
+def _line(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult]) -> str:
     verdicts = [outcome.verdict for outcome in outcomes]
     failed = f"; {len(part.failures)} runs failed" if part.failures else ""
     return (
@@ -74,14 +76,14 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     versions = sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
     return (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
-        "runs are there. The limits are meant for training at full length, and were set before it; where the paper "
-        "shows but a trend, they are our own, say so, and were chosen with results in view. Claims have a value for "
-        "each seed, measurements the mean over the seeds ± the standard deviation.</p>"
+        "runs are there. The limits are meant for training at full length, and were set before it. Where the paper "
+        "shows only a trend, limits are our own, are marked, and were chosen after seeing results. Claims show a value "
+        "for each seed, measurements the mean over the seeds ± the standard deviation.</p>"
         f"<ul>{''.join(lines)}</ul><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
 
 
-def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome], figures: Sequence[Path]) -> str:
+def _section(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult], figures: Sequence[Path]) -> str:
     configs = [run.config for run in part.runs]
     shortened = differences(experiment, configs)
     note = f'<p class="note">Shortened: {html.escape(shortened)}.</p>' if shortened else ""
@@ -95,18 +97,20 @@ def _section(experiment: Experiment, part: Results, outcomes: Sequence[Outcome],
         f'<h2 id="{experiment.name}">{experiment.title}</h2><p>{html.escape(experiment.description)}</p>{note}'
         f"<p>{len(configs)} runs: {html.escape(settings_in_words(configs))}.</p>{failures}"
         f"<h3>Claims</h3>{_claims(outcomes)}"
-        f"<h3>Figures</h3><p>They show the runs with {seed}.</p>{pictures}"
+        f"<h3>Figures</h3><p>The figures show the runs with {seed}.</p>{pictures}"
         f"{measured}"
     )
 
 
-def _claims(outcomes: Sequence[Outcome]) -> str:
+def _claims(outcomes: Sequence[ClaimResult]) -> str:
+    if not outcomes:
+        return "<p>The claims of the paper are about other data, and are not judged.</p>"
     kinds = [outcome.verdict.replace(" ", "-") for outcome in outcomes]
     return _table(claim_rows(outcomes), "text", kinds)
 
 
 def _table(rows: Sequence[Sequence[str]], kind: str = "", kinds: Sequence[str] = ()) -> str:
-    """The first row is the header; `kinds` are the classes of the others."""
+    """The first row is the header; `kinds` are the CSS classes of the other rows."""
     header, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
     lines = [f'<tr class="{name}">{row}</tr>' for name, row in zip(kinds or [""] * len(body), body, strict=True)]
     return f'<table class="{kind}"><tr>{header.replace("td>", "th>")}</tr>{"".join(lines)}</table>'

@@ -1,4 +1,4 @@
-"""The paper's experiments, from one command to a report."""
+"""The paper's experiments, from training to a report."""
 
 import os
 from collections.abc import Sequence
@@ -23,33 +23,33 @@ def train(
     attack_images: int | None = None,
     **images: Any,
 ) -> None:
-    """Train the networks that are missing in a folder of results, without a report.
+    """Trains the networks that are missing in a folder of results, without a report.
 
     Arguments:
-        experiment: a name of `EXPERIMENTS`, or "all".
-        quick: a small version of the same.
-        theta: of the layers; None takes those of the paper.
-        seeds: how often everything is repeated, with the seeds 0, 1, ...
-        jobs: parallel processes; None takes as many as there are cores.
+        experiment: a name of the catalogue, or "all".
+        quick: a small version.
+        theta: values of theta; None takes those of the paper.
+        seeds: number of seeds 0, 1, ...
+        jobs: number of parallel processes; None takes one for each core.
         out: the folder.
         attacks: "quick", "full" or "thorough" attacks on the networks for images once they are trained, or "none";
             None takes "none".
-        attack_images: how many held-out images are attacked.
-        images: for the experiments with images, see `resolvent_lab.experiments.mnist.columns.configs`.
+        attack_images: number of held-out images to attack.
+        images: for experiments with images, see `resolvent_lab.experiments.mnist.columns.configs`.
     """
     if seeds < 1:
-        raise ValueError(f"seeds counts repetitions and must be 1 or more, got {seeds}.")
+        raise ValueError(f"seeds is a number of repetitions and must be 1 or more, got {seeds}.")
     if theta and not all(0 <= value <= 1 for value in theta):
         raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
-    experiments = sorted(chosen(experiment), key=lambda each: -each.duration)
+    selected = sorted(chosen(experiment), key=lambda each: -each.duration)
     tasks: list[Task] = []
-    for each in experiments:
+    for each in selected:
         extras = {key: images[key] for key in each.extras if key in images}
         tasks += [(each.name, config) for config in each.configs(quick, theta, seeds, **extras)]
     sweep(tasks, out, _processes(jobs))
     if attacks is None or attacks == "none":
         return
-    for each in experiments:
+    for each in selected:
         if each.attack is not None:
             each.attack(out, attacks, (20 if quick else 200) if attack_images is None else attack_images)
 
@@ -65,11 +65,10 @@ def reproduce(
     attack_images: int | None = None,
     **images: Any,
 ) -> None:
-    """Reproduce the paper's experiments: train what is missing, draw the figures, write tables and report.
+    """Trains the networks that are missing, draws the figures, and writes tables and report.
 
-    The arguments are those of `train`; attacks are carried out by default where their library is installed, though not
-    in the quick version. The report is about all that the folder holds; if runs failed, it says so, and an error
-    follows it.
+    The arguments are those of `train`. By default networks for images are attacked if pyautoattack is installed, but
+    not in the quick version. The report covers all runs in the folder. It lists failed runs; then SweepError is raised.
     """
     from resolvent_lab.experiments.report import write_report  # needs matplotlib, which training does not
 

@@ -1,7 +1,4 @@
-"""The results of a folder: the runs that were finished, and the notes of those that failed.
-
-results.json collects what lies in the folders of the runs.
-"""
+"""The results in a folder: finished runs, and notes of failed ones. results.json collects them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
-from resolvent_lab.experiments.claim import Outcome, judge
+from resolvent_lab.experiments.catalogue import experiments
+from resolvent_lab.experiments.claim import ClaimResult, judge_claims
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.network import Config
-from resolvent_lab.experiments.run import Run, folder_of, load
+from resolvent_lab.experiments.run import Run, finished_runs, folder_of
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run, and what went wrong with it."""
+    """A run that failed, and its error."""
 
     experiment: str
     config: Config
@@ -31,29 +28,36 @@ class Failure:
 
 @dataclass(frozen=True)
 class Results:
-    """The runs that were finished, and those that failed."""
+    """Finished runs and failed runs."""
 
     runs: tuple[Run, ...]
     failures: tuple[Failure, ...] = ()
 
     def of(self, experiment: str) -> "Results":
-        """The part that belongs to one experiment."""
+        """The results of one experiment."""
         return Results(
             tuple(run for run in self.runs if run.experiment == experiment),
             tuple(failure for failure in self.failures if failure.experiment == experiment),
         )
 
+    def for_claims(self, experiment: Experiment) -> "Results":
+        """The results that the claims of the experiment are about."""
+        return Results(
+            tuple(run for run in self.runs if experiment.claims_apply(run.config)),
+            tuple(failure for failure in self.failures if experiment.claims_apply(failure.config)),
+        )
+
 
 def collect(out: Path) -> Results:
-    """Write results.json from the folders of finished runs and the notes of failed ones, and read it."""
-    runs = [load(path.parent) for path in sorted((out / "runs").glob("[!.]*/[!.]*/metrics.json"))]
+    """Writes results.json from the folders of finished runs and the notes of failed ones, and reads it."""
+    runs = [_record(run, out) for run in finished_runs(out)]
     notes = [strict_json.load(path) for path in sorted((out / "runs").glob("[!.]*/[!.]*.failed.json"))]
-    strict_json.dump({"runs": [_record(run, out) for run in runs], "failures": notes}, out / "results.json")
+    strict_json.dump({"runs": runs, "failures": notes}, out / "results.json")
     return read(out)
 
 
 def read(out: Path) -> Results:
-    """What results.json holds."""
+    """Reads results.json."""
     path = out / "results.json"
     if not path.exists():
         raise ValueError(f"there is no {path}: give a folder that `resolvent reproduce` has written to.")
@@ -62,16 +66,20 @@ def read(out: Path) -> Results:
     return Results(runs, tuple(_failure(note) for note in content["failures"]))
 
 
-def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[Outcome]]]:
-    """Each experiment that has runs, with its part of the results and what becomes of its claims."""
-    for experiment in EXPERIMENTS.values():
+def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[ClaimResult]]]:
+    """Each experiment that has runs, with its results and the outcomes of its claims.
+
+    If the claims are about none of the runs, there are no outcomes.
+    """
+    for experiment in experiments().values():
         part = results.of(experiment.name)
         if part.runs:
-            yield experiment, part, judge(experiment.claims, part)
+            relevant = part.for_claims(experiment)
+            yield experiment, part, judge_claims(experiment.claims, relevant) if relevant.runs else []
 
 
 def note_of(experiment: str, config: Config, out: Path) -> Path:
-    """Where a failed run leaves its note, until it succeeds: beside the folders of the finished ones."""
+    """The note of a failed run, beside the folders of finished runs. It is removed when the run succeeds."""
     return folder_of(experiment, config, out).parent / f"{config.name}.failed.json"
 
 
@@ -86,9 +94,9 @@ def _record(run: Run, out: Path) -> dict[str, Any]:
 
 
 def _restored(record: dict[str, Any], out: Path) -> Run:
-    config = EXPERIMENTS[record["experiment"]].config(**record["config"])
+    config = experiments()[record["experiment"]].config(**record["config"])
     return Run(**{**record, "config": config, "folder": out / record["folder"]})
 
 
 def _failure(note: dict[str, Any]) -> Failure:
-    return Failure(note["experiment"], EXPERIMENTS[note["experiment"]].config(**note["config"]), note["error"])
+    return Failure(note["experiment"], experiments()[note["experiment"]].config(**note["config"]), note["error"])

@@ -1,4 +1,4 @@
-"""JSON that every reader accepts: numbers that are not finite, which JSON does not have, are written as text."""
+"""JSON that every reader accepts: infinities and nan, which JSON does not have, are written as text."""
 
 import json
 import math
@@ -13,20 +13,23 @@ def dump(value: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    return _decode(json.loads(path.read_text()))
+    try:
+        return _decode(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
 
 
 def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return _each(_encode, value)
+    return _map(_encode, value)
 
 
 def _decode(value: Any) -> Any:
-    return _NAMES.get(value, value) if isinstance(value, str) else _each(_decode, value)
+    return _NAMES.get(value, value) if isinstance(value, str) else _map(_decode, value)
 
 
-def _each(change: Any, value: Any) -> Any:
+def _map(change: Any, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: change(item) for key, item in value.items()}
     return [change(item) for item in value] if isinstance(value, list | tuple) else value

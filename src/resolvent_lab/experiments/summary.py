@@ -1,21 +1,22 @@
-"""The outcome as plain text: tables of claims and measurements for each experiment, in Markdown."""
+"""The results as plain text: tables of claims and measurements for each experiment, in Markdown."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.tables import claim_rows, failure_rows
 
 
 def write_summary(out: Path, results: Results) -> Path:
-    """Write out/summary.md: what became of the claims, what was measured, and what failed; the claims as JSON, too."""
+    """Writes out/summary.md with claims, measurements and failures, and out/summary.json with the claims."""
     parts, records = [], []
     for experiment, part, outcomes in judged(results):
         records += [_record(experiment.name, outcome) for outcome in outcomes]
-        shown = {"Claims": claim_rows(outcomes), **experiment.tables(part.runs)}
+        shown = {"Claims": claim_rows(outcomes)} if outcomes else {}
+        shown |= experiment.tables(part.runs)
         if part.failures:
             shown["Failures"] = failure_rows(part.failures)
         text = "\n".join(f"### {title}\n\n{_markdown(rows)}" for title, rows in shown.items())
@@ -26,7 +27,7 @@ def write_summary(out: Path, results: Results) -> Path:
     return path
 
 
-def _record(experiment: str, outcome: Outcome) -> dict[str, Any]:
+def _record(experiment: str, outcome: ClaimResult) -> dict[str, Any]:
     claim = outcome.claim
     return {
         "experiment": experiment,
@@ -42,7 +43,7 @@ def _record(experiment: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def verdicts(results: Results) -> str:
-    """How many claims of each experiment were reproduced, in lines of text."""
+    """A table, as text, of the number of claims that were reproduced."""
     rows = [["experiment", "runs", "failed", "claims reproduced", "not reproduced", "not run"]]
     for experiment, part, outcomes in judged(results):
         found = [outcome.verdict for outcome in outcomes]

@@ -1,4 +1,4 @@
-"""What the report says in tables and in words: claims, failures, measurements, settings."""
+"""Tables and texts of the report: claims, failures, measurements, settings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import fields
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments.claim import Outcome
+from resolvent_lab.experiments.claim import ClaimResult
 from resolvent_lab.experiments.experiment import Experiment, Rows
 from resolvent_lab.experiments.network import Config
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Column = Callable[["Run"], float]
 
 
-def claim_rows(outcomes: Sequence[Outcome]) -> Rows:
-    """Rows of text, the header first, the verdict last; a row for each claim."""
+def claim_rows(outcomes: Sequence[ClaimResult]) -> Rows:
+    """Rows of text, one for each claim. The header is first; the verdict is the last column."""
     rows = [["claim", "measured is", "value", "criterion", "seeds", "verdict"]]
     for outcome in outcomes:
         value = ", ".join(f"{value:.3g}" for value in outcome.values) or "none"
@@ -28,23 +28,23 @@ def claim_rows(outcomes: Sequence[Outcome]) -> Rows:
 
 
 def failure_rows(failures: "Sequence[Failure]") -> Rows:
-    """Rows of text, the header first; a row for each run that failed."""
+    """Rows of text, one for each failed run. The header is first."""
     return [["failed run", "error"], *([failure.config.name, failure.error] for failure in failures)]
 
 
 def by_settings(settings: Sequence[str], columns: Mapping[str, Column]) -> "Callable[[Sequence[Run]], dict[str, Rows]]":
-    """Makes a table of runs with a row for each configuration, whatever its seed.
+    """A function that makes a table of runs, with one row for all seeds of a configuration.
 
     Arguments:
-        settings: the settings of a configuration that tell it from others.
-        columns: by heading, a function from a run to a number; their mean and spread over the seeds are shown.
+        settings: names of the settings that identify a configuration.
+        columns: functions from a run to a number, by heading. The table shows mean and standard deviation over seeds.
     """
 
     def tables(runs: "Sequence[Run]") -> dict[str, Rows]:
         groups: dict[tuple[Any, ...], list[Run]] = {}
         for run in runs:
             groups.setdefault(tuple(getattr(run.config, name) for name in settings), []).append(run)
-        rows = [[*map(_words, settings), *columns, "seconds a run", "seeds"]]
+        rows = [[*map(_words, settings), *columns, "seconds per run", "seeds"]]
         for key in sorted(groups):
             group = groups[key]
             cells = [spread([float(column(run)) for run in group]) for column in columns.values()]
@@ -56,26 +56,26 @@ def by_settings(settings: Sequence[str], columns: Mapping[str, Column]) -> "Call
 
 
 def metric(name: str) -> Column:
-    """A column that shows a metric as it is."""
+    """A column that shows a metric."""
     return lambda run: run.metrics[name]
 
 
 def spread(values: Sequence[float], digits: str = ".3g") -> str:
-    """Mean and standard deviation over seeds."""
+    """Mean and standard deviation over seeds, as text."""
     if not all(map(math.isfinite, values)):
-        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, which has no mean
+        return ", ".join(f"{value:.3g}" for value in values)  # a field may blow up, and inf has no mean
     mean = f"{fmean(values):{digits}}"
-    # Rounded twice: one digit alone would be written as 1e+01 from 10 on.
+    # Rounded to one digit first: the format .1g would write 10 as 1e+01.
     return mean if len(set(values)) < 2 else f"{mean} ± {float(f'{stdev(values):.1g}'):g}"
 
 
 def settings_in_words(configs: Sequence[Config]) -> str:
-    """Every setting, with all of the values that it takes."""
+    """All settings with their values, as text."""
     return "; ".join(f"{_words(name)} {_listed(values)}" for name, values in _values(configs).items())
 
 
 def differences(experiment: Experiment, configs: Sequence[Config]) -> str:
-    """Which values differ from those of the sweep at full length; seeds do not count. Nothing if none does."""
+    """The settings that differ from those of the full sweep, as text; empty if none does. Seeds are ignored."""
     full = _values(experiment.configs(False, None, 1))
     found = {name: values for name, values in _values(configs).items() if name != "seed" and values != full[name]}
     changes = (f"{_words(name)} {_listed(values)} instead of {_listed(full[name])}" for name, values in found.items())
@@ -87,7 +87,7 @@ def _values(configs: Sequence[Config]) -> dict[str, list[Any]]:
 
 
 def _order(value: Any) -> tuple[str, Any]:
-    """Numbers by size, whatever else by its kind."""
+    """Sorts numbers by size, and other values by type and text."""
     return ("", value) if isinstance(value, int | float) else (type(value).__name__, str(value))
 
 

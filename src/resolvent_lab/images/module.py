@@ -1,4 +1,4 @@
-"""Images for training by Lightning, held where the network is."""
+"""A data module for Lightning that keeps all images on the device of the network."""
 
 from collections.abc import Iterator
 
@@ -10,15 +10,15 @@ from resolvent_lab.lightning import LightningDataModule
 
 
 class ImageModule(LightningDataModule):
-    """Batches of the part to train on, in a new order each epoch.
+    """Batches of the training images, shuffled in each epoch.
 
-    The images stay on their device: a few thousand need no workers, and nothing is copied while the network trains.
+    All images are on one device. A few thousand of them need no worker processes, and training copies nothing.
 
     Arguments:
         split: the data.
-        batch_size: images in a batch; the last one may have fewer.
+        batch_size: images per batch; the last batch may be smaller.
         seed: of the order.
-        device: where the images are kept.
+        device: of the images.
     """
 
     def __init__(self, split: Split, batch_size: int, seed: int, device: torch.device | str = "cpu") -> None:
@@ -32,7 +32,7 @@ class ImageModule(LightningDataModule):
 
     @property
     def batches(self) -> Split:
-        """All of the data, for measurements."""
+        """All data, for measurements."""
         return self.split
 
     def train_dataloader(self) -> "_Shuffled":
@@ -40,7 +40,7 @@ class ImageModule(LightningDataModule):
 
 
 class _Shuffled:
-    """Iterates over the batches of one epoch after the other."""
+    """The batches of an epoch, in a new order for each epoch."""
 
     def __init__(self, module: ImageModule) -> None:
         self.module = module

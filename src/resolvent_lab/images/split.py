@@ -1,4 +1,4 @@
-"""Images with labels, and their parts: to train on, to choose by, to judge by."""
+"""Labelled images, and their split into training, validation and test images."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ class Images(NamedTuple):
 
     Attributes:
         images: (n, channels, height, width), float32 in [0, 1].
-        labels: (n,), int64, 0, 1, ...
+        labels: (n,), int64, from 0 on.
     """
 
     images: Tensor
     labels: Tensor
 
     def take(self, indices: Tensor | slice) -> "Images":
-        """Some of them, in the order of the indices."""
+        """The images with these indices, in that order."""
         return Images(self.images[indices], self.labels[indices])
 
     def to(self, device: torch.device | str) -> "Images":
@@ -29,9 +29,9 @@ class Split(NamedTuple):
     """The parts of a data set.
 
     Attributes:
-        train: to train on.
-        validation: to choose a recipe by.
-        test: to judge the chosen one by, once.
+        train: for training.
+        validation: for choosing a recipe.
+        test: for measuring the chosen recipe, once.
     """
 
     train: Images
@@ -51,14 +51,14 @@ class Split(NamedTuple):
 
 
 def stratified(data: Images, train: int | None) -> Split:
-    """The same split every time: `train` images with equally many of each class, and the rest.
+    """Splits images by class, always in the same way, with equally many training images of each class.
 
-    A quarter of the rest, but not more than there are to train on, is for validation.
+    A quarter of the remaining images, but at most as many as there are training images, is for validation.
 
     Arguments:
         data: in any order; classes may differ in size.
-        train: how many to train on, a multiple of the number of classes; None takes half of the smallest class, up to
-            100, of each.
+        train: number of training images, a multiple of the number of classes. None takes from each class half the size
+            of the smallest class, but at most 100.
     """
     classes = data.labels.unique().tolist()
     smallest = min(int((data.labels == c).sum()) for c in classes)
@@ -66,8 +66,8 @@ def stratified(data: Images, train: int | None) -> Split:
     each, odd = divmod(train, len(classes))
     if odd or each < 1 or smallest < each + 2:
         raise ValueError(
-            f"cannot train on {train} images with equally many of each of {len(classes)} classes, of which the "
-            f"smallest has {smallest}, and hold some out: take a smaller multiple of {len(classes)}."
+            f"cannot take {train} training images with equally many of each of {len(classes)} classes, and hold some "
+            f"out: the smallest class has {smallest} images. Take a smaller multiple of {len(classes)}."
         )
     random = torch.Generator().manual_seed(0)
     order = torch.randperm(len(data.labels), generator=random)
@@ -77,5 +77,5 @@ def stratified(data: Images, train: int | None) -> Split:
         chosen = min(each, max(1, (len(members) - each) // 4))
         for part, indices in zip(parts, members.split([each, chosen, len(members) - each - chosen]), strict=True):
             part.append(indices)
-    # Mixed again, so that the first images of a part are as good a choice as any.
+    # Shuffled again, so that the first images of a part are a random choice.
     return Split(*(data.take(torch.cat(part)[torch.randperm(sum(map(len, part)), generator=random)]) for part in parts))

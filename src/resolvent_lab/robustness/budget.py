@@ -1,4 +1,4 @@
-"""How far an attacker may go."""
+"""Budgets: how much an attack may change an image."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ NORMS = ("linf", "l2")
 
 @dataclass(frozen=True)
 class Budget:
-    """The images within a distance of a given one, |x' - x| <= radius, with pixels in [0, 1].
+    """The images x' with |x' - x| <= radius and pixels in [0, 1].
 
     Arguments:
-        norm: "linf" or "l2", over all pixels and channels of one image.
+        norm: "linf" or "l2", over all pixels and channels of an image.
         radius: > 0.
     """
 
@@ -30,31 +30,31 @@ class Budget:
         return f"{self.norm} {self.radius:g}"
 
     def distance(self, images: Tensor, others: Tensor) -> Tensor:
-        """(n,), the distances between images."""
+        """(n,), the distance of each image to its counterpart."""
         return torch.linalg.vector_norm((others - images).flatten(1), torch.inf if self.norm == "linf" else 2, dim=1)
 
     def project(self, images: Tensor, others: Tensor) -> Tensor:
-        """Moves images that are too far away back to within the radius and to pixels in [0, 1]."""
+        """Projects `others` to the ball around the images, and to pixels in [0, 1]."""
         change = others - images
         if self.norm == "linf":
             change = change.clamp(-self.radius, self.radius)
         else:
             length = per_row(self.distance(images, others), change)
             change = change * (self.radius / length.clamp(min=self.radius))
-        # The images themselves have such pixels, so that this cannot take any of them farther away.
+        # The images have pixels in [0, 1] themselves, so clamping does not increase the distance.
         return (images + change).clamp(0, 1)
 
     def scatter(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """Points near the images to start from, made of numbers that are uniform in [-1, 1]."""
+        """Starting points in the ball around the images, from numbers that are uniform in [-1, 1]."""
         if self.norm == "linf":
             return self.project(images, images + self.radius * uniform)
         return self.project(images, images + self.radius * self.ascent(uniform))
 
     def ascent(self, gradient: Tensor) -> Tensor:
-        """The change of norm 1 that follows the gradient best."""
+        """The change of norm 1 with the largest inner product with the gradient."""
         if self.norm == "linf":
             return gradient.sign()
-        # Confident models have gradients whose squares are not representable.
+        # Scaled first: gradients of confident models are so small that their squares underflow.
         largest = per_row(gradient.flatten(1).abs().amax(dim=1), gradient)
         scaled = gradient / largest.clamp(min=torch.finfo(gradient.dtype).tiny)
         length = per_row(torch.linalg.vector_norm(scaled.flatten(1), dim=1), gradient)
@@ -62,14 +62,15 @@ class Budget:
 
 
 def require_pixels(images: Tensor) -> None:
-    """Refuses images that a budget, with its pixels in [0, 1], says nothing about."""
+    """Raises a ValueError if pixels are not in [0, 1], as budgets require."""
     if not bool(((images >= 0) & (images <= 1)).all()):
         low, high = float(images.min()), float(images.max())
         raise ValueError(
-            f"pixels must lie in [0, 1], got some from {low:.4g} to {high:.4g}: attack a model that normalises its "
-            "input inside, and give it the images as they are."
+            f"pixels must lie in [0, 1], got some from {low:.4g} to {high:.4g}: put the normalisation of the input "
+            "into the model, and attack it with the original images."
         )
 
 
 def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """Values (n,) in a shape that broadcasts against `like`, (n, ...)."""
     return values.reshape(-1, *(1,) * (like.dim() - 1))

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image, whatever batch it is in and however many others there are."""
+"""Random numbers per image. They do not depend on the batch or on the number of images."""
 
 import zlib
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from torch import Tensor
 def per_image(
     draw: Callable[[np.random.Generator], Any], images: Tensor, seed: int, purpose: str, repetition: int = 0
 ) -> Tensor:
-    """One draw for each image, from a generator that knows nothing but its arguments and the index of the image.
+    """One draw for each image. It depends on seed, purpose, repetition and the index of the image only.
 
     Arguments:
-        draw: takes a generator and returns an array, always of the same shape.
-        images: give the number of draws, their type and device.
-        seed: a whole number, 0 or more.
+        draw: maps a generator to an array, always of the same shape.
+        images: determine the number of draws, their dtype and device.
+        seed: an integer >= 0.
         purpose: draws for different purposes are independent.
-        repetition: as are those of different repetitions.
+        repetition: draws for different repetitions are independent.
 
     Returns:
         (n, *shape of the array).
@@ -30,7 +30,7 @@ def per_image(
 
 
 def derived_seed(seed: int, purpose: str, index: int) -> int:
-    """A seed for a generator that only takes a single number."""
+    """A seed for a generator that takes a single integer."""
     return int(np.random.SeedSequence(_key(seed, purpose, 0, index)).generate_state(1)[0])
 
 

@@ -1,4 +1,4 @@
-"""A model as an attack needs it: fixed, and with gradients that are what they claim to be."""
+"""Prepares a model for an attack: frozen, and with accurate gradients."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import resolvent as rs
 
 @contextmanager
 def fixed(model: nn.Module) -> Iterator[nn.Module]:
-    """The model in evaluation mode and with parameters that collect no gradients; afterwards it is as before."""
+    """The model in evaluation mode, with parameters that need no gradients. It is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
@@ -28,12 +28,12 @@ def fixed(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def attackable(model: nn.Module, rtol: float = 1e-5) -> Iterator[nn.Module]:
-    """The model with its equations solved and differentiated accurately, and `fixed`; afterwards it is as before.
+    """The model with accurate solves and gradients, and `fixed`. It is restored afterwards.
 
-    Training gets by with loosely solved equations and approximate adjoints. An attack that follows such gradients can
-    fail for their sake, and the model looks robust that is not. Inside, blocks solve to the tolerance `rtol` or to a
-    smaller one of their own, with the implicit adjoint. What they do `on_failure` is left to them. In the model that
-    is yielded normalised weights are computed once for all passes.
+    Loose tolerances and approximate adjoints are enough for training. An attack with such gradients can fail because
+    they are inaccurate, and the model then looks more robust than it is. In this context blocks solve to the tolerance
+    `rtol`, or to their own if it is smaller, with the implicit adjoint. Their `on_failure` does not change. The model
+    that is yielded computes normalised weights once for all passes.
     """
     with ExitStack() as stack:
         for block in model.modules():

@@ -1,4 +1,4 @@
-"""The whole evaluation of several models, as one dictionary that can be written as JSON."""
+"""The evaluation of several models by all attacks, as one dictionary that can be written as JSON."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,20 +6,22 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.analysis import lipschitz_bound
-from resolvent_lab.robustness.budget import Budget
+from resolvent_lab.robustness.attack import Attack, RecordPath
 from resolvent_lab.robustness.certificates import certified_accuracy, certified_radii, refuted
-from resolvent_lab.robustness.corruptions import CORRUPTIONS
-from resolvent_lab.robustness.ensemble import GROUP, Ensemble, autoattack
-from resolvent_lab.robustness.gradient import fgsm, pgd
-from resolvent_lab.robustness.noise import noise_outcomes
-from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, fraction, judge, masked, worst_case
+from resolvent_lab.robustness.ensemble import GROUP
+from resolvent_lab.robustness.gradient import Transfer
+from resolvent_lab.robustness.outcome import BATCH_SIZE, Outcome, classify, fraction, masked, worst_case
 from resolvent_lab.robustness.sizes import FULL, Size
 from resolvent_lab.robustness.solving import attackable
 
 Record = dict[str, Any]
+
+SUMMARY = ("worst case", "masked", "certificates refuted")
+"""Names of the summary of a group of attacks. All other numbers of the group are accuracies under one attack."""
 
 
 def evaluate(
@@ -32,142 +34,117 @@ def evaluate(
 ) -> Record:
     """Evaluates models on the same images: noise, corruptions, attacks and certificates.
 
-    Each model is also shown what was found by gradient ascent on each of the others. All numbers are fractions of the
-    images; they depend on the seed but not on the batch size.
+    Each model is also shown the images that PGD found for the others. All numbers are fractions of the images. They
+    depend on the seed but not on the batch size.
 
     Arguments:
-        models: by name; images -> scores.
+        models: by name; they map images to scores.
         images: (n, channels, height, width), in [0, 1].
-        labels: (n,).
-        seed: of everything random.
-        size: how much is done, `QUICK`, `FULL`, `THOROUGH` or one of your own.
-        batch_size: images in one pass.
+        labels: (n,), the correct classes.
+        seed: of all random numbers.
+        size: the attacks, `QUICK`, `FULL`, `THOROUGH` or one of your own.
+        batch_size: images per forward pass.
 
     Returns:
-        "settings", and under "models" for each of them "clean", "noise", "corruptions", "attacks" by budget, and
+        "settings", and under "models" for each model "clean", "noise", "corruptions", "attacks" by budget, and
         "certificates".
     """
-    task = _Task(images, labels, seed, size, batch_size)
+    case = (images, labels, seed, batch_size)
     with ExitStack() as stack:
         models = {name: stack.enter_context(attackable(model, size.rtol)) for name, model in models.items()}
-        records = {name: _by_chance(model, task) for name, model in models.items()}
-        certain = {name: _certify(model, task) for name, model in models.items()}
-        for budget in size.budgets:
-            ascents = {name: task.ascend(model, budget) for name, model in models.items()}
-            for name, model in models.items():
-                attacked = _attack(name, model, task, budget, ascents)
-                records[name]["attacks"][str(budget)] = _summarise(attacked, certain[name][1], images)
-    for name, (record, radii) in certain.items():
-        curve = None if radii is None else certified_accuracy(radii, size.distances)
-        records[name]["certificates"] = record | {"accuracy": curve}
-    return {"settings": _settings(task), "models": records}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """What all models are asked to do; the attributes are the arguments of `evaluate`."""
-
-    images: Tensor
-    labels: Tensor
-    seed: int
-    size: Size
-    batch_size: int
-
-    def judge(self, model: nn.Module, images: Tensor) -> Outcome:
-        return judge(model, images, self.labels, self.batch_size)
-
-    def ascend(self, model: nn.Module, budget: Budget) -> Outcome:
-        steps, restarts = self.size.steps, self.size.restarts
-        return pgd(model, self.images, self.labels, budget, self.seed, steps, restarts, self.batch_size)
-
-    def with_noise(self, model: nn.Module, sigma: float, clamp: bool) -> Record:
-        options = (sigma, self.seed, self.size.draws, clamp, self.batch_size)
-        outcomes = noise_outcomes(model, self.images, self.labels, *options)
-        return {f"top {k}": [fraction(outcome.top(k)) for outcome in outcomes] for k in (1, 2)}
-
-
-def _by_chance(model: nn.Module, task: _Task) -> Record:
-    """What no attacker had a hand in, and an empty record of what they did."""
-    clean = task.judge(model, task.images)
+        results = {name: _Results(model, images, labels, size, batch_size) for name, model in models.items()}
+        for attack in size.attacks:
+            outcomes = {name: attack(model, *case) for name, model in models.items()}
+            for name, outcome in outcomes.items():
+                results[name].add(attack, outcome)
+            if attack.transfers:
+                _transfer(attack, outcomes, models, case, results)
     return {
-        "clean": {f"top {k}": fraction(clean.top(k)) for k in (1, 2)},
-        "noise": {
-            f"{sigma:g}": {
-                "unclamped": task.with_noise(model, sigma, clamp=False),
-                "clamped": task.with_noise(model, sigma, clamp=True),
-            }
-            for sigma in task.size.sigmas
-        },
-        "corruptions": {
-            name: {
-                f"{severity:g}": task.judge(model, CORRUPTIONS[name](task.images, severity, task.seed)).accuracy
-                for severity in severities
-            }
-            for name, severities in task.size.severities.items()
-        },
-        "attacks": {},
+        "settings": _settings(images, seed, size),
+        "models": {name: result.record() for name, result in results.items()},
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Attacked:
-    """The outcomes of all attacks on one model within one budget; those of the transfer by the surrogate's name."""
-
-    fgsm: Outcome
-    pgd: Outcome
-    ensemble: Ensemble
-    transfers: dict[str, Outcome]
-
-    @property
-    def all(self) -> list[Outcome]:
-        return [self.fgsm, self.pgd, self.ensemble, *self.transfers.values()]
-
-    @property
-    def withstands_gradients(self) -> Tensor:
-        return self.fgsm.correct & self.pgd.correct & self.ensemble.withstands_gradients
+def _transfer(
+    attack: Attack,
+    outcomes: Mapping[str, Outcome],
+    models: Mapping[str, nn.Module],
+    case: tuple[Tensor, Tensor, int, int],
+    results: "Mapping[str, _Results]",
+) -> None:
+    """Shows each model the images that an attack found for the others."""
+    for name, model in models.items():
+        for source, outcome in outcomes.items():
+            if source != name:
+                transfer = Transfer(attack, source, outcome.images)
+                results[name].add(transfer, transfer(model, *case))
 
 
-def _attack(name: str, model: nn.Module, task: _Task, budget: Budget, ascents: Mapping[str, Outcome]) -> _Attacked:
-    return _Attacked(
-        fgsm(model, task.images, task.labels, budget, task.batch_size),
-        ascents[name],
-        autoattack(model, task.images, task.labels, budget, task.seed, task.size.effort),
-        {other: task.judge(model, made.images) for other, made in ascents.items() if other != name},
-    )
+class _Results:
+    """What is known of one model: its accuracy, its certificates, and the outcomes of attacks as they are added."""
+
+    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, size: Size, batch_size: int) -> None:
+        self.images = images
+        self.searches: dict[RecordPath, list[tuple[Attack, Outcome]]] = {}
+        self.stored: Record = {}
+        clean = classify(model, images, labels, batch_size)
+        for k in (1, 2):
+            _store(self.stored, ("clean", f"top {k}"), fraction(clean.top(k)))
+        self.radii, certificates = _certify(model, images, labels, size, batch_size)
+        self.stored |= {"noise": {}, "corruptions": {}, "attacks": {}, "certificates": certificates}
+
+    def add(self, attack: Attack, outcome: Outcome) -> None:
+        for path, value in attack.record(outcome).items():
+            _store(self.stored, path, value)
+        if attack.searches:
+            self.searches.setdefault(attack.path[:2], []).append((attack, outcome))
+
+    def record(self) -> Record:
+        """All results, with a summary of each group of attacks that search for the worst images."""
+        for group, searches in self.searches.items():
+            for name, value in self._summary(searches).items():
+                _store(self.stored, (*group, name), value)
+        return self.stored
+
+    def _summary(self, searches: list[tuple[Attack, Outcome]]) -> Record:
+        outcomes = [outcome for _, outcome in searches]
+        withstands_all = worst_case(outcomes)
+        by_gradients = torch.stack([attack.withstands_gradients(outcome) for attack, outcome in searches]).all(dim=0)
+        contradictions = [] if self.radii is None else [refuted(self.radii, self.images, each) for each in outcomes]
+        values = (
+            fraction(withstands_all),
+            fraction(masked(by_gradients, withstands_all)),
+            sum(int(flags.sum()) for flags in contradictions),
+        )
+        return dict(zip(SUMMARY, values, strict=True))
 
 
-def _summarise(attacked: _Attacked, radii: Tensor | None, images: Tensor) -> Record:
-    ensemble = attacked.ensemble
-    withstands_all = worst_case(attacked.all)
-    contradictions = [] if radii is None else [refuted(radii, images, outcome) for outcome in attacked.all]
-    return {
-        "fgsm": attacked.fgsm.accuracy,
-        "pgd": attacked.pgd.accuracy,
-        "autoattack": ensemble.accuracy,
-        "autoattack, after": {attack: ensemble.accuracy_after(attack) for attack in ensemble.attacks},
-        "transfer from": {name: outcome.accuracy for name, outcome in attacked.transfers.items()},
-        "worst case": fraction(withstands_all),
-        "masked": fraction(masked(attacked.withstands_gradients, withstands_all)),
-        "certificates refuted": sum(int(flags.sum()) for flags in contradictions),
-    }
+def _store(record: Record, path: RecordPath, value: Any) -> None:
+    for key in path[:-1]:
+        record = record.setdefault(key, {})
+    record[path[-1]] = value
 
 
-def _certify(model: nn.Module, task: _Task) -> tuple[Record, Tensor | None]:
-    """What there is to say of the certificates, and the radii, if there are any."""
+def _certify(
+    model: nn.Module, images: Tensor, labels: Tensor, size: Size, batch_size: int
+) -> tuple[Tensor | None, Record]:
+    """The certified radii, if the model has any, and the record of the certificates."""
     try:
-        bound = lipschitz_bound(model, tuple(task.images.shape[1:]))
+        bound = lipschitz_bound(model, tuple(images.shape[1:]))
     except ValueError as error:
-        return {"lipschitz": None, "reason": str(error)}, None
-    return {"lipschitz": bound}, certified_radii(model, task.images, task.labels, bound, task.batch_size)
+        return None, {"lipschitz": None, "reason": str(error), "accuracy": None}
+    radii = certified_radii(model, images, labels, bound, batch_size)
+    return radii, {"lipschitz": bound, "accuracy": certified_accuracy(radii, size.distances)}
 
 
-def _settings(task: _Task) -> Record:
+def _settings(images: Tensor, seed: int, size: Size) -> Record:
     return {
-        "seed": task.seed,
-        "images": len(task.images),
-        "size": dataclasses.asdict(task.size),
+        "seed": seed,
+        "images": len(images),
+        "size": dataclasses.asdict(size),
+        "attacks": sorted({"/".join(attack.path) for attack in size.attacks}),
         "group": GROUP,
-        "precision": str(task.images.dtype).removeprefix("torch."),
-        "device": str(task.images.device),
+        "precision": str(images.dtype).removeprefix("torch."),
+        "device": str(images.device),
         "versions": {name: version(name) for name in ("torch", "pyautoattack", "resolvent")},
     }

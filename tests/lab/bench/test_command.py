@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from resolvent_lab.bench import command
+from resolvent_lab.bench import rows
 from resolvent_lab.bench.growth import AXES, growth
 from resolvent_lab.bench.plots import draw
 from resolvent_lab.bench.tables import BEGIN, END, markdown
@@ -32,7 +32,7 @@ def test_growth_is_drawn_and_tabled(series, tmp_path):
 
 
 def test_the_command_measures_and_writes_a_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(command.ROWS, "B1", (lambda theta, device: small(theta, device),))
+    monkeypatch.setitem(rows.ROWS, "B1", (lambda theta, device: small(theta, device),))
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     (tmp_path / "absent.py").write_text("import a_library_that_nobody_has\n")
@@ -84,9 +84,18 @@ def test_what_misses_the_tolerance_is_marked_and_not_compared():
     assert "2.00 (2.00-2.00) |\n" in text  # the peer in units of the contender that is accurate
 
 
-def test_an_unknown_row_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="no row 'B9': choose among B1, B2, B3, B4, B5"):
-        main(["bench", "--rows", "B9", "--out", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rows", "B9"], "there is no row 'B9': choose among B1, B2, B3, B4, B5"),
+        (["--from", "nowhere.json"], "cannot read the results in nowhere.json"),
+    ],
+)
+def test_wrong_input_is_refused_in_a_line(tmp_path, capsys, options, words):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *options, "--out", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 def small(theta, device):

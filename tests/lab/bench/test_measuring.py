@@ -9,8 +9,7 @@ import torch
 import resolvent as rs
 from resolvent_lab.bench.contender import Contender, TorchContender, exact
 from resolvent_lab.bench.layers import Explicit
-from resolvent_lab.bench.measure import measure, quartiles
-from resolvent_lab.bench.memory import peak_bytes
+from resolvent_lab.bench.measure import measure, peak_bytes, quartiles
 from resolvent_lab.bench.peers import best, load
 from resolvent_lab.bench.rows import regression
 

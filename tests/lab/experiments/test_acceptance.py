@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.run import folder_of, load, train
 from seeding import shifted
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def metrics(experiment, out, **settings):
     """The metrics of a run as long as those of the quick sweep, with these settings."""
-    first = EXPERIMENTS[experiment].configs(True, None, 1)[0]
+    first = experiments()[experiment].configs(True, None, 1)[0]
     config = dataclasses.replace(first, seed=shifted(0), **settings)
     train(experiment, config, out)
     return load(folder_of(experiment, config, out)).metrics

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
-from resolvent_lab.experiments.claim import Claim, judge
+from resolvent_lab.experiments.catalogue import experiments
+from resolvent_lab.experiments.claim import Claim, judge_claims
 from resolvent_lab.experiments.regression.model import RegressionConfig
 from resolvent_lab.experiments.results import Failure, Results
 from resolvent_lab.experiments.run import Run
@@ -24,26 +24,26 @@ CLAIM = Claim("fits", "error", lambda runs: runs("mse", theta=0.5), high=1.0)
     ("errors", "verdict", "successes"), [((0.1, 0.2), "reproduced", 2), ((0.1, 2.0), "not reproduced", 1)]
 )
 def test_a_claim_has_to_hold_for_every_seed(errors, verdict, successes):
-    (outcome,) = judge([CLAIM], Results(tuple(make_run(mse, seed) for seed, mse in enumerate(errors))))
+    (outcome,) = judge_claims([CLAIM], Results(tuple(make_run(mse, seed) for seed, mse in enumerate(errors))))
     assert outcome.verdict == verdict
     assert outcome.successes == successes
     assert outcome.values == errors
 
 
 def test_a_number_that_is_none_does_not_pass():
-    (outcome,) = judge([CLAIM], Results((make_run(float("nan")),)))
+    (outcome,) = judge_claims([CLAIM], Results((make_run(float("nan")),)))
     assert outcome.verdict == "not reproduced"
 
 
 def test_a_claim_without_its_runs_is_not_judged():
-    (outcome,) = judge([CLAIM], Results((make_run(0.1, theta=1.0),)))
+    (outcome,) = judge_claims([CLAIM], Results((make_run(0.1, theta=1.0),)))
     assert outcome.verdict == "not run"
 
 
 def test_ratios_compare_runs_that_differ_in_one_setting():
     claim = Claim("rises", "ratio", lambda runs: min(runs.ratios("mse", lambda c: True, {"alpha_div": (1.0, 0.0)})))
     runs = (make_run(0.1), make_run(0.5, alpha_div=1.0), make_run(7.0, theta=0.0))
-    (outcome,) = judge([claim], Results(runs))
+    (outcome,) = judge_claims([claim], Results(runs))
     assert outcome.values == pytest.approx((5.0,))
 
 
@@ -59,7 +59,7 @@ def test_a_seed_with_a_failed_run_is_left_out_and_told(measure):
     runs = (make_run(0.1), make_run(0.2, alpha_div=1.0), make_run(0.3, seed=1, alpha_div=1.0), make_run(0.1, 1, 1.0))
     failed = make_run(0.0, seed=1).config
     claim = Claim("fits", "error", measure, high=1.0)
-    (outcome,) = judge([claim], Results(runs, (Failure("regression", failed, "ConvergenceError: no"),)))
+    (outcome,) = judge_claims([claim], Results(runs, (Failure("regression", failed, "ConvergenceError: no"),)))
     assert len(outcome.values) == 1
     assert outcome.seeds == "1 of 1, 1 failed"
     assert outcome.verdict == "reproduced"
@@ -93,7 +93,7 @@ def test_mean_and_spread_are_told_where_there_are_any(values, text):
 
 
 def test_all_claims_say_what_is_measured_and_have_a_limit():
-    for experiment in EXPERIMENTS.values():
+    for experiment in experiments().values():
         for claim in experiment.claims:
             assert claim.statement
             assert claim.quantity

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from resolvent_lab.experiments.catalogue import EXPERIMENTS
+from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.regression import model as regression
 from resolvent_lab.experiments.stiff import model as stiff
@@ -64,13 +64,13 @@ def test_the_predicted_slope_is_the_nearest_one_allowed(theta, slope):
     ("experiment", "parameters"), [("regression", 380), ("stiff", 20 * 53), ("lotka-volterra", 1780)]
 )
 def test_networks_have_the_paper_s_number_of_parameters_for_every_theta(experiment, parameters):
-    parts = EXPERIMENTS[experiment]
+    parts = experiments()[experiment]
     for config in parts.configs(True, None, 1):
         assert sum(p.numel() for p in parts.network(config).parameters()) == parameters
 
 
 def test_full_sweeps_are_those_of_the_paper():
-    sizes = {name: len(parts.configs(False, None, 3)) for name, parts in EXPERIMENTS.items()}
+    sizes = {name: len(parts.configs(False, None, 3)) for name, parts in experiments().items()}
     assert sizes == {"regression": 75, "stiff": 27, "lotka-volterra": 9, "mnist": 33}
 
 

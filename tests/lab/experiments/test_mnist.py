@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from lab.experiments.small_network import SMALL
-from resolvent_lab.experiments import command, machine
+from resolvent_lab.cli import main
+from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.mnist import attacks, columns
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell, noise_table
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.mnist.tables import published, tables
-from resolvent_lab.experiments.reproduce import train
-from resolvent_lab.experiments.results import collect
+from resolvent_lab.experiments.results import Results, collect, judged
 from resolvent_lab.experiments.run import _fit
 from resolvent_lab.images import ImageModule, Images, Split
 from seeding import shifted
+
+TRAIN = ("reproduce", "--train-only", "mnist")
 
 
 @pytest.fixture(autouse=True)
@@ -244,10 +247,12 @@ def test_two_penalties_are_refused() -> None:
         MnistConfig(theta=0.5, column="both", seed=0, sensitivity=0.1)
 
 
-def test_what_is_wrong_with_the_data_is_told_before_any_run(tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_data_is_told_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"spoilt")
-    with pytest.raises(SystemExit, match=r"^resolvent: .*train-images-idx3-ubyte.gz does not begin like"):
-        command.main(["mnist", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")], train)
+    with pytest.raises(SystemExit) as stopped:
+        main([*TRAIN, "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert re.match(r"resolvent: .*train-images-idx3-ubyte.gz does not begin like.*\n$", capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 
@@ -305,18 +310,26 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short")
 def test_images_of_one_s_own_from_the_command_to_attacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    options = ["mnist", "--quick", "--columns", "explicit-free,theta1", "--data-dir", str(arrays(tmp_path))]
+    options = [*TRAIN, "--quick", "--columns", "explicit-free,theta1", "--data-dir", str(arrays(tmp_path))]
     options += ["--jobs", "1", "--out", str(out), "--attack-images", "2"]
-    command.main([*options, "--attacks", "quick"], train)
+    main([*options, "--attacks", "quick"])
     runs = collect(out).runs
     assert [run.config.column for run in runs] == ["explicit-free", "theta1"]  # type: ignore[attr-defined]
     assert all((run.config.data, run.config.num_classes, run.config.height) == ("own", 4, 8) for run in runs)  # type: ignore[attr-defined]
     found = tables(runs)
     assert any("worst of all attacks" in title for title in found)
+    (each,) = (rows for title, rows in found.items() if title.startswith("Accuracy under each attack"))
+    assert each[0][1:-1] == [f"{b} {a}" for b in ("linf 0.05", "l2 0.5") for a in ("fgsm", "pgd", "autoattack")]
     assert all(len(rows) == 3 for rows in found.values())
+    assert not any("paper" in cell for rows in found.values() for row in rows for cell in row)
     assert capsys.readouterr().out.count("attacking") == 1
-    command.main([*options, "--attacks", "quick"], train)  # nothing is done twice
+    main([*options, "--attacks", "quick"])  # nothing is done twice
     assert "attacking" not in capsys.readouterr().out
+    for name in ("digits", "own"):
+        changed = tuple(dataclasses.replace(run, config=dataclasses.replace(run.config, data=name)) for run in runs)
+        ((experiment, part, outcomes),) = judged(Results(changed))
+        assert len(part.runs) == 2
+        assert len(outcomes) == (0 if name == "own" else len(experiment.claims)), "claims are about MNIST"
 
 
 def test_attacks_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,13 +359,13 @@ def test_training_needs_no_library_of_figures_or_options() -> None:
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({forbidden!r}))
-from resolvent_lab.experiments import command
+from resolvent_lab.experiments.reproduce import train
 ours = [module for name, module in list(sys.modules.items()) if name.startswith("resolvent")]
 values = [value for module in ours for value in vars(module).values()]
 origins = {{str(getattr(value, "__module__", value)).split(".")[0] for value in values}}
 assert not origins & {{"matplotlib", "scipy"}}, origins
 assert "resolvent.plotting" not in sys.modules
-command.main(["mnist", "--help"])
+print(train.__name__)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
-    assert "--data-dir" in done.stdout, done.stderr
+    assert done.stdout == "train\n", done.stderr

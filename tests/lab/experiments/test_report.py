@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import pytest
 import torch
 
+from resolvent_lab.command import Interrupted
 from resolvent_lab.experiments import reproduce, strict_json
-from resolvent_lab.experiments.catalogue import EXPERIMENTS, chosen
+from resolvent_lab.experiments.catalogue import chosen, experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
 from resolvent_lab.experiments.regression import model as regression
@@ -41,7 +43,7 @@ def _short_measurements():
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
-    configs = EXPERIMENTS[request.param].configs(True, [0.0, 0.5], 1)
+    configs = experiments()[request.param].configs(True, [0.0, 0.5], 1)
     kept = {config.theta: dataclasses.replace(config, epochs=2) for config in configs}
     tasks = [(request.param, config) for config in kept.values()]
     sweep(tasks, out, jobs=1)
@@ -90,7 +92,7 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
         for suffix in ("png", "pdf"):
             assert (out / "figures" / f"{experiment}-{name}.{suffix}").stat().st_size > 1000
     verdicts = re.findall(r'<tr class="(reproduced|not-reproduced|not-run)">', page)
-    assert len(verdicts) == len(EXPERIMENTS[experiment].claims)
+    assert len(verdicts) == len(experiments()[experiment].claims)
     assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
     assert "Shortened: " in page
@@ -100,7 +102,7 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
 
 def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
     name, out, tasks = results
-    experiment, runs = EXPERIMENTS[name], collect(out)
+    experiment, runs = experiments()[name], collect(out)
     lines = write_summary(out, runs).read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
     assert len(rows) == 1 + len(experiment.claims) + len(experiment.tables(runs.runs)) * (1 + len(tasks))
@@ -110,7 +112,13 @@ def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
 
 def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
     config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=5)
-    assert not train("regression", config, tmp_path, on_epoch=lambda epoch: epoch < 2)
+
+    def stop(epoch):
+        if epoch == 2:
+            raise Interrupted(15)
+
+    with pytest.raises(Interrupted):
+        train("regression", config, tmp_path, on_epoch=stop)
     assert not list(tmp_path.rglob("*.json"))
     assert not is_finished("regression", config, tmp_path)
 
@@ -143,6 +151,61 @@ def test_a_run_from_before_a_setting_existed_had_its_default(tmp_path):
         is_finished("regression", dataclasses.replace(config, init="xavier"), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with one run."""
+    out = tmp_path_factory.mktemp("finished")
+    train("regression", regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1), out)
+    return out
+
+
+DAMAGES = {
+    "truncated weights": ("weights.pt", lambda content: content[:-200]),
+    "changed weights": ("weights.pt", lambda content: content[:500] + b"!" * 100 + content[600:]),
+    "truncated metrics": ("metrics.json", lambda content: content[:-10]),
+    "no metrics": ("metrics.json", lambda content: None),
+    "empty configuration": ("config.json", lambda content: b""),
+    "other JSON": ("config.json", lambda content: b"[]"),
+    "no curves": ("curves.json", lambda content: None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_named_and_repeated(finished, tmp_path, damage, capsys):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (folder,) = (out / "runs" / "regression").iterdir()
+    name, change = DAMAGES[damage]
+    content = change((folder / name).read_bytes())
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    assert collect(out).runs == ()
+    assert f"{folder} is damaged: " in capsys.readouterr().out
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    sweep([("regression", config)], out, jobs=1)
+    told = capsys.readouterr().out
+    assert f"{folder} is damaged: " in told
+    assert "0 of 1 runs are finished already" in told
+    assert len(collect(out).runs) == 1
+    assert is_finished("regression", config, out)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [({"experiment": "sine"}, "unknown experiment, 'sine'"), ({"config": {"new": 1}}, "does not know: ['new']")],
+)
+def test_a_run_of_another_version_is_left_out_and_not_touched(finished, tmp_path, entry, message, capsys):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (folder,) = (out / "runs" / "regression").iterdir()
+    described = strict_json.load(folder / "config.json")
+    strict_json.dump(described | entry, folder / "config.json")
+    assert collect(out).runs == ()
+    assert message in capsys.readouterr().out
+    config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=1)
+    with pytest.raises(ValueError, match="holds a run"):
+        is_finished("regression", config, out)
+
+
 @pytest.mark.parametrize(("settings", "message"), [({"seeds": 0}, "seeds"), ({"jobs": -1}, "jobs")])
 def test_wrong_numbers_are_told(tmp_path, settings, message):
     given = {"quick": True, "theta": None, "seeds": 1, "jobs": 1} | settings
@@ -168,7 +231,7 @@ def test_a_report_is_written_with_the_failed_runs_in_it_and_they_are_tried_again
     torch.set_default_dtype(torch.float32)
     tasks = [regression.RegressionConfig(theta=theta, alpha_div=0.0, seed=0, epochs=1) for theta in (0.0, 0.5)]
     monkeypatch.setitem(
-        EXPERIMENTS, "regression", dataclasses.replace(EXPERIMENTS["regression"], configs=lambda *_: tasks)
+        experiments(), "regression", dataclasses.replace(experiments()["regression"], configs=lambda *_: tasks)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regression.Regression, "terms", _fail_if_implicit(regression.Regression.terms))

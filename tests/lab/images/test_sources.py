@@ -81,10 +81,10 @@ def test_unpacked_files_do_as_well(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda data: data[: len(data) // 2], "not a whole gzip file"),
+        (lambda data: data[: len(data) // 2], "not a complete gzip file"),
         (lambda data: gzip.compress(gzip.decompress(data)[:-3]), "bytes, but an array"),
         (lambda data: gzip.compress(b"no such file"), "does not begin like"),
-        (lambda data: data[:40] + b"???" + data[43:], "not a whole gzip file"),
+        (lambda data: data[:40] + b"???" + data[43:], "not a complete gzip file"),
     ],
 )
 def test_spoilt_file(folder: Path, spoil, told: str) -> None:
@@ -93,11 +93,11 @@ def test_spoilt_file(folder: Path, spoil, told: str) -> None:
     with pytest.raises(ValueError, match=told) as error:
         read_idx(path)
     assert str(path) in str(error.value)
-    assert "fetch it again" in str(error.value)
+    assert "download it again" in str(error.value)
 
 
 def test_missing_and_mismatched_files(folder: Path) -> None:
-    with pytest.raises(ValueError, match="40 images"):
+    with pytest.raises(ValueError, match="1000 of the 40 training images"):
         read_mnist(folder, train=1000)
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS[:7])))
     with pytest.raises(ValueError, match="do not belong together"):
@@ -125,7 +125,7 @@ def test_download_goes_on_to_the_next_mirror(folder: Path, mirror: str, tmp_path
 def test_download_refuses_truncated_and_tampered_files(folder: Path, mirror: str, tmp_path: Path, spoil) -> None:
     known, path = sums(folder), folder / "train-labels-idx1-ubyte.gz"
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match="could not fetch train-labels") as error:
+    with pytest.raises(ValueError, match="could not download train-labels") as error:
         download_mnist(tmp_path / "cache", [mirror], known)
     assert "--data-dir" in str(error.value)
     assert "\n" not in str(error.value)
@@ -133,7 +133,7 @@ def test_download_refuses_truncated_and_tampered_files(folder: Path, mirror: str
 
 
 def test_offline(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"could not fetch train-images.*--data-dir"):
+    with pytest.raises(ValueError, match=r"could not download train-images.*--data-dir"):
         download_mnist(tmp_path / "cache", ["http://127.0.0.1:9/"], sums(folder))
 
 
@@ -211,14 +211,14 @@ def test_what_a_location_means(folder: Path, tmp_path: Path) -> None:
         source_of(tmp_path / "nothing")
     with pytest.raises(ValueError, match="'cifar'"):
         load("cifar")
-    with pytest.raises(ValueError, match="need their place"):
+    with pytest.raises(ValueError, match="need a location"):
         load("own")
 
 
 @pytest.mark.parametrize("train", [0, 15, 40])
 def test_split_that_cannot_be_made(train: int) -> None:
     data = Images(torch.zeros(40, 1, 2, 2), torch.from_numpy(LABELS).long())
-    with pytest.raises(ValueError, match=f"train on {train} images"):
+    with pytest.raises(ValueError, match=f"take {train} training images"):
         stratified(data, train)
 
 

@@ -9,29 +9,29 @@ from torch import Tensor, nn
 import resolvent as rs
 from lab.robustness.classifiers import linear_case, patterns, theta_network, train
 from resolvent_lab.robustness import (
+    FGSM,
+    PGD,
+    AutoAttack,
     Budget,
     Effort,
     Outcome,
+    Transfer,
     attackable,
-    autoattack,
     certified_accuracy,
     certified_radii,
-    fgsm,
+    classify,
     gaussian_noise,
-    judge,
-    pgd,
     refuted,
-    transfer,
 )
 
 
 def suite(model: nn.Module, surrogate: nn.Module, images: Tensor, labels: Tensor, budget: Budget) -> list[Outcome]:
+    ascent = PGD(budget, steps=5)
+    found = ascent(surrogate, images, labels).images
+    attacks = (FGSM(budget), ascent, AutoAttack(budget, Effort(5, 2, 3, 10)), Transfer(ascent, "surrogate", found))
     return [
-        fgsm(model, images, labels, budget),
-        pgd(model, images, labels, budget, 0, steps=5),
-        autoattack(model, images, labels, budget, 0, Effort(5, 2, 3, 10)),
-        transfer(model, surrogate, images, labels, budget, 0, steps=5),
-        judge(model, budget.project(images, gaussian_noise(images, 1.0, 0)), labels),
+        *(attack(model, images, labels) for attack in attacks),
+        classify(model, budget.project(images, gaussian_noise(images, 1.0, 0)), labels),
     ]
 
 
@@ -87,5 +87,5 @@ def test_an_understated_lipschitz_constant_is_refuted() -> None:
     images, _ = patterns(20, seed=1)
     labels = liar(images).argmax(dim=1)
     radii = certified_radii(liar, images, labels)
-    outcome = pgd(liar, images, labels, Budget("l2", float(radii.median())), 0, steps=5)
+    outcome = PGD(Budget("l2", float(radii.median())), steps=5)(liar, images, labels)
     assert refuted(radii, images, outcome).any()

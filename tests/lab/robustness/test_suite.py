@@ -9,7 +9,18 @@ from torch import Tensor, nn
 
 from lab.robustness.classifiers import Blind, linear_case, patterns, theta_network, train
 from resolvent.models import implicit_resnet18
-from resolvent_lab.robustness import FULL, QUICK, THOROUGH, Budget, Effort, Size, evaluate, masked
+from resolvent_lab.robustness import (
+    FULL,
+    QUICK,
+    THOROUGH,
+    Adversarial,
+    Budget,
+    Effort,
+    Size,
+    classify,
+    evaluate,
+    masked,
+)
 
 SMALL = dataclasses.replace(QUICK, budgets=(Budget("linf", 0.1), Budget("l2", 1.0)), rtol=1e-9)
 
@@ -34,7 +45,7 @@ def test_one_record_whatever_the_batch_size(models: dict[str, nn.Module]) -> Non
         assert report.keys() == {"clean", "noise", "corruptions", "attacks", "certificates"}
         assert report["noise"]["0"]["unclamped"]["top 1"] == [report["clean"]["top 1"]]
         assert report["clean"]["top 2"] >= report["clean"]["top 1"] > 0.5
-        assert report["corruptions"].keys() == SMALL.severities.keys()
+        assert report["corruptions"].keys() == {corruption.name for corruption in SMALL.corruptions}
         assert report["certificates"]["accuracy"][0] == report["clean"]["top 1"]
         for budget in SMALL.budgets:
             attacks = report["attacks"][str(budget)]
@@ -106,3 +117,28 @@ def test_the_network_of_the_experiment_in_single_precision() -> None:
 def test_sizes_can_be_written(size: Size) -> None:
     assert json.loads(json.dumps(dataclasses.asdict(size)))["effort"]["queries"] == size.effort.queries
     assert {budget.norm for budget in size.budgets} == {"l2", "linf"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inversion(Adversarial):
+    """Shows the negative of an image, whatever its budget."""
+
+    budget: Budget
+    name = "inversion"
+
+    def __call__(self, model, images, labels, seed=0, batch_size=500):
+        return classify(model, 1 - images, labels, batch_size)
+
+
+def test_an_attack_of_one_s_own_joins_by_a_line(models: dict[str, nn.Module]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class WithInversion(Size):
+        @property
+        def attacks(self):
+            return (Inversion(Budget("linf", 1.0)),)
+
+    images, labels = patterns(8, seed=1)
+    report = evaluate(models, images, labels, size=WithInversion())["models"]["theta=0.0"]["attacks"]
+    right = (models["theta=0.0"](1 - images).argmax(1) == labels).double().mean().item()
+    assert report["linf 1"]["inversion"] == report["linf 1"]["worst case"] == right
+    assert report["linf 1"]["masked"] == 1 - right

@@ -1,4 +1,4 @@
-"""Example 3: the periodic orbits of predator and prey are learned, and continued far beyond the data."""
+"""Example 3: periodic orbits of predator and prey, learned and extrapolated far beyond the data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from resolvent_lab.experiments.lotka_volterra.model import (
 from resolvent_lab.experiments.tables import Column, by_settings, metric
 
 _DESCRIPTION = (
-    "Five orbits of the Lotka-Volterra system on [0, 10], 51 points each, are fitted by fifty layers with h = 0.2 "
-    "that share one perceptron of width 20 (ReLU, 1780 parameters), without any regularisation; Adam, full batch. "
-    "The layers go on to t = 200; continuous trajectories integrate the learned field by RK4 with steps of 0.04. "
-    "The late radius is the mean distance from the equilibrium after t = 100 over that of the true orbit. On inner "
-    "orbits the extrapolation drifts even where the outer one, which the paper shows, does not."
+    "Fifty layers with h = 0.2 fit five orbits of the Lotka-Volterra system on [0, 10] with 51 points each. They share "
+    "one perceptron of width 20 (ReLU, 1780 parameters), without regularisation. Training uses Adam with full "
+    "batches. The layers are continued to t = 200; continuous trajectories integrate the learned field by RK4 with "
+    "steps of 0.04. The late radius is the mean distance from the equilibrium after t = 100, relative to the true "
+    "orbit. Inner orbits drift in the extrapolation even where the outer orbit, which the paper shows, does not."
 )
 
 _CAPTIONS = {
@@ -39,7 +39,7 @@ _COLUMNS: Mapping[str, Column] = {
     "outer orbit": lambda run: run.metrics["late_radius"][-1],
     "distance of layers, inner orbit": lambda run: run.metrics["orbit_distance"][0],
     "outer": lambda run: run.metrics["orbit_distance"][-1],
-    "iterations a layer": metric("iterations"),
+    "iterations per layer": metric("iterations"),
     "restarts": metric("restarts"),
 }
 

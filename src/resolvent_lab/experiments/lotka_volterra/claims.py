@@ -1,4 +1,4 @@
-"""What the paper says of Example 3, and what its theory predicts."""
+"""The claims of the paper about Example 3, and predictions of its theory."""
 
 from resolvent_lab.experiments.claim import Claim, Runs
 from resolvent_lab.experiments.lotka_volterra.model import THETAS, predicted_coefficient

@@ -1,4 +1,4 @@
-"""Figures 6c, 10 and 11 of the paper: the orbits, the learned fields with their spectra, and the long run."""
+"""Figures 6c, 10 and 11 of the paper: the orbits, the learned fields with their spectra, and the extrapolation."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -58,7 +58,7 @@ def _extrapolation(runs: Sequence[Run]) -> Figure:
         for ax, states in ((discrete, network.extrapolate(outer)), (continuous, network.continuous(outer))):
             ax.plot(states[:, 0, 0], states[:, 0, 1], color=COLORS[0], linewidth=0.5)
             ax.plot(data[:, -1, 0], data[:, -1, 1], "o", color=COLORS[1], markersize=2)
-            # An orbit that leaves for good would make the data a dot.
+            # Fixed limits: the data would be a dot beside an orbit that diverges.
             ax.set(xlim=(-1, 4), ylim=(-1, 3))
         discrete.set_title(rf"$\theta={run.config.theta:g}$")
     top[0].set_ylabel("layers")

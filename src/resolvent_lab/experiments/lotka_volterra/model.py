@@ -1,9 +1,9 @@
-"""Example 3: the periodic orbits of predator and prey are learned, and continued far beyond the data.
+"""Example 3: periodic orbits of predator and prey, learned and extrapolated far beyond the data.
 
     z1' = 2/3 z1 - 4/3 z1 z2,      z2' = z1 z2 - z2
 
-Fifty layers with shared weights fit five orbits on [0, 10]. A layer of step h makes the field learn f - h (theta - 1/2)
-f' f instead of f: damped for theta = 0, excited for theta = 1, right for the midpoint rule.
+Fifty layers with shared weights fit five orbits on [0, 10]. With a step h the field learns f - h (theta - 1/2) f' f
+instead of f. It is damped for theta = 0, excited for theta = 1, and right for theta = 1/2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ FAR = 200.0
 STARTS = (1.0, 1.2, 1.4, 1.6, 1.8)
 EQUILIBRIUM = (1.0, 0.5)
 FINE = 5
-"""Steps of RK4 in a layer's time, 0.04 each, with which the learned field is integrated as a differential equation."""
+"""Steps of RK4 per layer, of 0.04 each, for the learned field as a differential equation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LotkaVolterraConfig(Config):
-    """The settings that every experiment has, and no more."""
+    """Only the settings that are common to all experiments."""
 
     epochs: int = 3000
     learning_rate: float = 1e-3
 
 
 def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[LotkaVolterraConfig]:
-    # A short training takes larger steps.
+    # The short training takes larger steps.
     changes: dict[str, Any] = {"epochs": 300, "learning_rate": 6e-3} if quick else {}
     return [
         LotkaVolterraConfig(theta=theta, seed=seed, **changes) for seed in range(seeds) for theta in thetas or THETAS
@@ -48,15 +48,15 @@ def truth(t: Any, z: Tensor) -> Tensor:
 
 
 def predicted_coefficient(theta: float) -> float:
-    """What f' f is multiplied by in the field that layers of this theta learn, up to higher powers of the step."""
+    """The coefficient of f' f in the field that layers with this theta learn, up to higher orders in h."""
     return -HORIZON / LAYERS * (theta - 0.5)
 
 
 def orbits(horizon: float = HORIZON, points: int = LAYERS) -> Tensor:
-    """The true orbits, to ten digits, (points + 1, 5, 2) in float64."""
+    """The true orbits to ten digits, (points + 1, 5, 2), float64."""
     z0 = torch.tensor([[1.0, second] for second in STARTS], dtype=torch.float64)
 
-    from scipy.integrate import solve_ivp  # type: ignore[import-untyped]  # the other experiments do without
+    from scipy.integrate import solve_ivp  # type: ignore[import-untyped]  # the other experiments do not need scipy
 
     def slopes(t: float, z: Any) -> Any:
         return truth(t, torch.from_numpy(z).reshape(z0.shape)).flatten().numpy()
@@ -107,9 +107,9 @@ class LotkaVolterra(Network):
 
     @torch.no_grad()
     def extrapolate(self, z0: Tensor) -> Tensor:
-        """The states after the layers of a network that goes on to t = 200, (1001, batch, 2)."""
+        """The states of the layers, continued to t = 200, (1001, batch, 2)."""
         steps = round(FAR / HORIZON * LAYERS)
-        # Far from the data a field need not allow the step to be solved: the trajectory then shows where that happens.
+        # Far from the data the equation of a layer may have no solution. The trajectory then shows where.
         block = rs.ThetaBlock(
             self.block.field, theta=self.config.theta, num_steps=steps, horizon=FAR, on_failure="ignore"
         )
@@ -117,21 +117,21 @@ class LotkaVolterra(Network):
 
     @torch.no_grad()
     def continuous(self, z0: Tensor) -> Tensor:
-        """The solution of z' = F(z) with the learned field to t = 200, at the times of `extrapolate`."""
+        """The solution of z' = F(z) with the learned field up to t = 200, at the times of `extrapolate`."""
         points = round(FAR / HORIZON * LAYERS)
         scheme = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
         block = rs.Block(self.block.field, scheme, num_steps=FINE * points, horizon=FAR)
         return block.trajectory(z0).states[::FINE]
 
     def _late_radius(self, z0: Tensor) -> list[float]:
-        """Mean distance from the equilibrium after t = 100 in the learned field, over that of the true orbit."""
+        """Mean distance from the equilibrium after t = 100 in the learned field, relative to the true orbit."""
         centre = torch.tensor(EQUILIBRIUM)
         learned = torch.linalg.vector_norm(self.continuous(z0) - centre, dim=-1)
         true = torch.linalg.vector_norm(orbits(20.0, 1000).float() - centre, dim=-1)
         return (learned[len(learned) // 2 :].mean(0) / true.mean(0)).tolist()
 
     def _orbit_distance(self, z0: Tensor) -> list[float]:
-        """Mean distance from the true orbit of the extrapolated states after t = 100."""
+        """Mean distance of the extrapolated states after t = 100 from the true orbit."""
         states = self.extrapolate(z0)
         curves = orbits(10.0, 1000).float()
         late = states[len(states) // 2 :]

@@ -1,10 +1,10 @@
-"""Example 4: digits are classified under noise, by residual networks with explicit and with implicit layers."""
+"""Example 4: classification of digits under noise, by explicit and implicit residual networks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from resolvent_lab.experiments.experiment import Experiment
+from resolvent_lab.experiments.mnist.attacks import attack
 from resolvent_lab.experiments.mnist.claims import CLAIMS
 from resolvent_lab.experiments.mnist.columns import configs
 from resolvent_lab.experiments.mnist.config import MnistConfig
@@ -12,13 +12,13 @@ from resolvent_lab.experiments.mnist.network import Mnist, data
 from resolvent_lab.experiments.mnist.tables import tables
 
 _DESCRIPTION = (
-    "Residual networks of one size, with four stages of two theta layers, are trained on a thousand clean images "
-    "and shown images with Gaussian noise of standard deviation sigma: the training images, as in the paper, and "
-    "held-out ones; the paper's numbers are in parentheses. Columns theta0 to theta1 are the paper's, with "
-    "F^{-3,1}; for theta = 0 that field cancels the skip connection, so that explicit-2.5 (F^{-2.5,1}), "
-    "explicit-1lip (F^{-1,1}), explicit-free (F = S*G, the usual residual network) and explicit-batchnorm are the "
-    "explicit networks to compare with. Numbers are means over draws of the noise, the same for all networks, "
-    "and over seeds, with the standard deviation over seeds."
+    "Residual networks of the same size, with four stages of two theta layers, are trained on a thousand clean images. "
+    "They are tested with Gaussian noise of standard deviation sigma, on the training images, as in the paper, and on "
+    "held-out images. The paper's numbers are in parentheses. Columns theta0 to theta1 are the paper's, with F^{-3,1}. "
+    "For theta = 0 that field cancels the skip connection. The explicit networks to compare with are therefore "
+    "explicit-2.5 (F^{-2.5,1}), explicit-1lip (F^{-1,1}), explicit-free (F = S*G, the usual residual network) and "
+    "explicit-batchnorm. Numbers are means over draws of the noise, which are the same for all networks, and over "
+    "seeds, with the standard deviation over seeds."
 )
 
 
@@ -28,10 +28,9 @@ def _figures(runs: Sequence[Any]) -> dict[str, Any]:
     return figures(runs)
 
 
-def _attack(out: Path, size: str, count: int) -> None:
-    from resolvent_lab.experiments.mnist.attacks import attack  # reads runs, and so needs the list of experiments
-
-    attack(out, size, count)
+def _is_mnist(config: MnistConfig) -> bool:
+    """The claims are about digits of MNIST, not about other images."""
+    return config.data != "own"
 
 
 EXPERIMENT = Experiment(
@@ -46,7 +45,8 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=_figures,
     figures_show_all_seeds=True,
+    claims_apply=_is_mnist,
     duration=4,
     extras=("columns", "data", "held_out"),
-    attack=_attack,
+    attack=attack,
 )

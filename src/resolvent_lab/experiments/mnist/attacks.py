@@ -1,4 +1,4 @@
-"""Attacks, corruptions and certificates for trained networks: a step of its own, on any machine with the weights."""
+"""Attacks, corruptions and certificates for trained networks. They can be run on any machine that has the weights."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -8,33 +8,31 @@ from typing import cast
 from resolvent_lab.experiments import machine, strict_json
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.network import Mnist
-from resolvent_lab.experiments.run import ROBUSTNESS, Run, load
+from resolvent_lab.experiments.run import ROBUSTNESS, Run, finished_runs
 from resolvent_lab.images import Split
-from resolvent_lab.robustness import FULL, QUICK, THOROUGH, Size, evaluate
-
-SIZES: dict[str, Size] = {"quick": QUICK, "full": FULL, "thorough": THOROUGH}
+from resolvent_lab.robustness import SIZES, evaluate
 
 
 def available() -> bool:
-    """Whether the library of attacks is installed."""
+    """Whether pyautoattack is installed."""
     return find_spec("pyautoattack") is not None
 
 
 def attack(out: Path, size: str, count: int) -> None:
-    """Attack the networks in a folder of results, those of a seed by each other's images, too.
+    """Attacks the networks in a folder of results. Images found for one network are shown to those of the same seed.
 
-    What was done already, with the same settings and among the same networks, is not done again.
+    Results with the same settings and the same networks are kept.
 
     Arguments:
         out: the folder.
         size: "quick", "full" or "thorough".
-        count: how many held-out images are attacked.
+        count: number of held-out images to attack.
     """
     if size not in SIZES:
         raise ValueError(f"attacks must be one of {', '.join(SIZES)}, got {size!r}.")
     if not available():
         raise ValueError('attacks need pyautoattack: pip install "resolvent[robustness]", or take --attacks none.')
-    runs = [load(path.parent) for path in sorted((out / "runs" / "mnist").glob("[!.]*/metrics.json"))]
+    runs = finished_runs(out, "mnist")
     for seed in sorted({run.config.seed for run in runs}):
         _attack_seed([run for run in runs if run.config.seed == seed], size, count)
 

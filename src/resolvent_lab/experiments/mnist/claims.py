@@ -1,4 +1,4 @@
-"""What the paper says of Example 4, and what is asked of implicit networks on images that were held out."""
+"""The claims of the paper about Example 4, and targets for held-out images."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _ANY = (*_EXPLICIT, *_TUNED, *_SMOOTH)
 
 
 def _found(runs: Runs, metric: str, columns: Sequence[str]) -> list[float]:
-    """The metric of those columns that were run."""
+    """The metric of the columns that were run."""
     found = []
     for column in columns:
         try:
@@ -53,7 +53,7 @@ def _lead(part: str, sigma: float, ahead: Sequence[str], behind: Sequence[str], 
 
 
 def _refuted(runs: Runs) -> float:
-    """How often an attack succeeded within a certified radius."""
+    """The number of successful attacks within a certified radius."""
     attacked = [run.metrics["robustness"] for run in runs.runs if "robustness" in run.metrics]
     if not attacked:
         raise NotRunError("no network was attacked")

@@ -1,4 +1,4 @@
-"""The columns of the table by name, and the runs that fill them."""
+"""The columns of the table by name, and the configurations of their runs."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _FREE: Settings = {"normalization": "free", **_PLAIN}
 
 COLUMNS: dict[str, Settings] = {
     **{f"theta{theta:g}": {"theta": theta} for theta in THETAS},
-    # With F^{-3,1} and h = 1 the explicit layer cancels its skip connection: y = 2 S*G(x). This one keeps a quarter.
+    # With F^{-3,1} and h = 1 an explicit layer cancels its skip connection: y = 2 S*G(x). This one keeps a quarter.
     "explicit-2.5": {"theta": 0.0, "low": -2.5},
     "explicit-1lip": {"theta": 0.0, "low": -1.0, "scale": 0.5, "alpha_div": 0.0},
     "explicit-free": {"theta": 0.0, **_FREE},
@@ -28,7 +28,7 @@ COLUMNS: dict[str, Settings] = {
     "implicit-free-0.5": {"theta": 0.5, **_FREE},
     "implicit-free": {"theta": 1.0, **_FREE},
 }
-"""What each column of the table changes in a `MnistConfig`."""
+"""The settings of each column that differ from the defaults of `MnistConfig`."""
 
 _TUNED: Settings = {
     **_FREE,
@@ -60,14 +60,14 @@ TUNED: dict[str, Settings] = {
         "learning_rate": 5e-3,
         "weight_decay": 0.1,
     },
-    # The longest step with which an explicit layer of a gradient flow with |K| = 1 is non-expansive.
+    # The longest step for which an explicit layer of a gradient flow with |K| = 1 is non-expansive.
     "explicit-gradient": {"theta": 0.0, **_GRADIENT, "normalization": "bounded-gradient", "step_size": 2.0},
     "implicit-tuned-0.5": {"theta": 0.5, **_TUNED, "graph_steps": 12},
     "implicit-tuned": {"theta": 1.0, **_TUNED, "graph_steps": 24},
     "implicit-gradient-0.5": {"theta": 0.5, **_GRADIENT},
     "implicit-gradient": {"theta": 1.0, **_GRADIENT},
 }
-"""Columns with recipes chosen for accuracy under noise; they are run if they are named, all of them by "tuned"."""
+"""Recipes chosen for accuracy under noise. They are run on request: by name, or all by "tuned"."""
 
 _SMOOTH: Settings = {
     **_TUNED,
@@ -79,7 +79,7 @@ _SMOOTH: Settings = {
 
 SMOOTH: dict[str, Settings] = {
     "explicit-smooth": {"theta": 0.0, **_SMOOTH, "graph_steps": 1},
-    # The best of the recipes that were tried with an explicit network.
+    # The best recipe found for an explicit network.
     "explicit-smooth-variance": {
         "theta": 0.0,
         **_TUNED,
@@ -93,25 +93,24 @@ SMOOTH: dict[str, Settings] = {
     "implicit-smooth-0.5": {"theta": 0.5, **_SMOOTH, "graph_steps": 12},
     "implicit-smooth": {"theta": 1.0, **_SMOOTH, "graph_steps": 16},
 }
-"""Columns that are trained with a penalty on their sensitivity to the input; they are run if they are named, all by
-"smooth"."""
+"""Recipes with a penalty on the sensitivity to the input. They are run on request: by name, or all by "smooth"."""
 
 HARDENED: dict[str, Settings] = {
-    # One step of an attack: three more would take as long as the rest of the training, three times over.
+    # One step per attack: each further step would take about as long as the rest of the training.
     f"{name}-{training}": {**TUNED[name], "training": training, "attack_steps": 1}
     for name in ("explicit-tuned", "implicit-tuned-0.5")
     for training in ("noise", "adversarial")
 }
-"""Columns that are trained on noisy or on attacked images; they are run if they are named."""
+"""Recipes that train on noisy or attacked images. They are run on request, by name."""
 
 FAMILIES = (COLUMNS, TUNED, SMOOTH, HARDENED)
-"""Columns that are shown together, in the order in which they are shown."""
+"""Columns that are shown together, in this order."""
 
 _GROUPS = {"tuned": TUNED, "smooth": SMOOTH}
 
 _QUICK: Settings = {
     "epochs": 6,
-    # Learns faster from there; the paper's columns start from `xavier_unit`, as the authors' do.
+    # Learns faster. The full version starts the paper's columns from `xavier_unit`, as the authors do.
     "init": "xavier",
     "schedule": "onecycle",
     "limit": 200,
@@ -131,15 +130,15 @@ def configs(
     data: str = "digits",
     held_out: str = "test",
 ) -> list[MnistConfig]:
-    """The runs of a table.
+    """The configurations of a table.
 
     Arguments:
         quick: short training, few columns, few images.
-        thetas: columns with these only; one that has no column gets one like the paper's.
-        seeds: how many.
-        columns: names, separated by commas, "tuned" and "smooth" among them for all of `TUNED` or `SMOOTH`, or a JSON
-            file, {name: {setting: value, ...}, ...}, in which the setting "base" names a column whose settings are the
-            starting point; None takes those of the table.
+        thetas: only columns with these values. A value without a column gets one like the paper's.
+        seeds: number of seeds.
+        columns: names separated by commas, where "tuned" and "smooth" mean all of `TUNED` and `SMOOTH`; or a JSON file,
+            {name: {setting: value, ...}, ...}, in which the setting "base" names a column to start from. None takes
+            the columns of the table.
         data, held_out: see `MnistConfig`.
     """
     chosen = _chosen(columns, quick, thetas)
@@ -148,13 +147,13 @@ def configs(
 
 
 def family(column: str) -> int:
-    """The number of the family that a column is shown with; those of one's own come last."""
+    """The index of the family of a column. Your own columns come last."""
     found = (n for n, columns in enumerate(FAMILIES) if column in columns)
     return next(found, 0 if column.startswith("theta") else len(FAMILIES))
 
 
 def place(column: str) -> tuple[int, int, str]:
-    """Where a column stands among others."""
+    """The sort key of a column."""
     number = family(column)
     names = list(FAMILIES[number]) if number < len(FAMILIES) else []
     return number, names.index(column) if column in names else len(names), column
@@ -202,10 +201,10 @@ def _config(name: str, settings: Settings, seed: int) -> MnistConfig:
 
 
 def _format(data: str) -> Settings:
-    """Size, number of classes and number of images, which those of one's own have to be asked for."""
+    """For your own images: their size, the number of classes and the number of training images."""
     if data == "digits":
         return {}
-    # Once, before any run begins: what is wrong with the data is told at once, and MNIST is not fetched by all of them.
+    # Read once before the runs: errors in the data show at once, and MNIST is downloaded only once.
     split = load(data, machine.data_dir(), train=None)
     if data == "mnist":
         return {}

@@ -1,4 +1,4 @@
-"""All that describes a run: data, network, training and what is measured."""
+"""The configuration of a run: data, network, training and measurements."""
 
 from dataclasses import dataclass
 
@@ -20,31 +20,32 @@ SOLVERS: dict[str, Plan] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MnistConfig(Config):
-    """A column of the table, with a seed. By default it is the paper's network for its theta.
+    """A column of the table, with a seed. The defaults are the paper's network.
 
     Attributes:
-        column: the name of the column.
+        column: name of the column.
         data: "digits", "mnist" or "own", see `resolvent_lab.images.load`.
         colours, height, width, num_classes: of the images.
-        train_size: how many images to train on.
-        held_out: the part that is measured besides, "test" or, to choose among recipes, "validation".
-        limit: how many images of each part are measured; None measures all.
-        draws: of the noise, for each level.
+        train_size: number of training images.
+        held_out: the held-out part to measure on: "test", or "validation" to choose among recipes.
+        limit: number of images of each part to measure on; None takes all.
+        draws: number of draws of the noise, for each level.
 
         architecture, ..., stem_gain: see `rs.models.implicit_resnet18`.
         solver: "auto", "anderson", "newton-krylov" or "picard".
-        rtol: of the solves.
-        graph_steps: if it is not 0, training on a GPU replays its passes as CUDA graphs, with that many steps of each
-            solve; with a penalty on the fields they are made as usual.
+        rtol: relative tolerance of the solves.
+        graph_steps: if > 0, training on a GPU replays CUDA graphs with that many steps per solve. It has no effect with
+            alpha_div or alpha_jac.
 
         batch_size: of training.
-        schedule: of the learning rate: "plateau" (0.7 after 10 epochs without progress), "onecycle" or "constant".
-        weight_decay: of the weights of convolutions and linear maps alone, as in AdamW.
-        label_smoothing: as usual.
-        alpha_div, alpha_jac, power: the weights of `rs.regularizers.TrajectoryPenalty`, averaged over the stages.
-        sensitivity, measure: of `rs.regularizers.Sensitivity`, with no other penalty beside it.
-        training: "clean", with "noise" of standard deviation `noise`, or "adversarial" with images at a distance of
-            up to `attack_radius` in the norm `attack_norm`, found by `attack_steps` steps.
+        schedule: of the learning rate: "plateau" (factor 0.7 after 10 epochs without progress), "onecycle" or
+            "constant".
+        weight_decay: of AdamW, for the weights of convolutions and linear layers only.
+        label_smoothing: of the cross-entropy.
+        alpha_div, alpha_jac, power: of `rs.regularizers.TrajectoryPenalty`, averaged over the stages.
+        sensitivity, measure: of `rs.regularizers.Sensitivity`. It excludes the other penalties.
+        training: "clean", "noise" of standard deviation `noise`, or "adversarial" with `attack_steps` steps of PGD
+            within `attack_radius` in the norm `attack_norm`.
     """
 
     column: str
@@ -121,11 +122,11 @@ class MnistConfig(Config):
 
     @property
     def budget(self) -> Budget:
-        """Of adversarial training."""
+        """The budget of adversarial training."""
         return Budget(self.attack_norm, self.attack_radius)
 
     def build(self) -> ImplicitResNet:
-        """The network, drawn from torch's generator."""
+        """The network, with random weights from torch's global generator."""
         return implicit_resnet18(
             self.theta,
             self.channels,
@@ -151,6 +152,6 @@ class MnistConfig(Config):
             form=self.form,
             solver=SOLVERS[self.solver],
             stopping=rs.Stopping(rtol=self.rtol),
-            # A solve that fails must not end a long training; how many did is counted, and told in the report.
+            # A failed solve must not end a long training. Failed solves are counted, and shown in the report.
             on_failure="warn",
         )

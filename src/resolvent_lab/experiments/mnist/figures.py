@@ -1,4 +1,4 @@
-"""Accuracy under noise, examples of it, spectra of the stages, and what can be certified."""
+"""Figures: accuracy under noise, example images, spectra of the stages, certified accuracy."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _CERTIFIED = 200
 _RADII = [10 ** (n / 20 - 4) for n in range(101)]
 _LINES = ("-", "--", ":")
 _GUESSES = 12
-"""In one line above an image."""
+"""Predictions per line above an image."""
 
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:
@@ -44,7 +44,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _noise(columns: Mapping[str, Sequence[Run]]) -> Figure:
-    """Mean accuracy over seeds, with a band of one standard deviation; a row for each family, as far as colors go."""
+    """Mean accuracy over seeds, with a band of one standard deviation. Each row shows columns of one family."""
     families = [list(members) for _, members in groupby(columns, family)]
     rows = [names[n : n + len(COLORS)] for names in families for n in range(0, len(names), len(COLORS))]
     figure, axes = grid(len(rows), 4, 2.0, sharey=True)
@@ -75,7 +75,7 @@ def _band(ax: Axes, runs: Sequence[Run], part: str, clamped: bool, color: str, l
 
 
 def _digits(models: Mapping[str, ImplicitResNet], data: Images, count: int = 6) -> Figure:
-    """The first held-out images under growing noise, and what each network takes them for."""
+    """The first held-out images under increasing noise, with the predictions of each network."""
     shown = data.take(slice(count))
     figure, axes = grid(len(SIGMAS), count, 1.3)
     for row, sigma in zip(axes, SIGMAS, strict=True):
@@ -96,8 +96,8 @@ def _digits(models: Mapping[str, ImplicitResNet], data: Images, count: int = 6) 
 
 
 def _spectra(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
-    """The eigenvalues of each stage's field at one image; the 16 of largest modulus where there are many."""
-    # Batch normalisation is a field of a batch, which has no spectrum for an image.
+    """The eigenvalues of each stage's field at one image; for large stages the 16 of largest modulus."""
+    # Batch normalisation couples the samples of a batch: there is no spectrum for a single image.
     chosen = {name: m for name, m in models.items() if all(getattr(s.field, "rowwise", False) for s in m.stages)}
     stages = max(len(model.stages) for model in chosen.values())
     figure, axes = grid(len(chosen), stages, 1.7)
@@ -115,13 +115,13 @@ def _spectra(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
 
 
 def _certified(models: Mapping[str, ImplicitResNet], data: Images) -> Figure:
-    """The fraction of held-out images that no perturbation of an l2 norm can make a network err on."""
+    """Certified accuracy on held-out images against the l2 radius."""
     figure, ((ax,),) = grid(1, 1, 2.6)
     for n, (column, model) in enumerate(models.items()):
         color, line = _look(n)
         try:
             radii = certified_radii(model, data.images, data.labels)
-        except ValueError:  # a free field with theta > 0 may have slopes at the pole, where nothing can be certified
+        except ValueError:  # a free field with theta > 0 may reach the pole, and has no Lipschitz bound
             ax.plot([], [], line, color=color, label=f"{column}: no certificate")
             continue
         accuracy = certified_accuracy(radii, _RADII)

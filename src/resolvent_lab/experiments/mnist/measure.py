@@ -1,4 +1,4 @@
-"""The table of accuracies under Gaussian noise, and what the solves took."""
+"""Measurements: accuracies under Gaussian noise, and the cost of the solves."""
 
 import torch
 
@@ -8,24 +8,24 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.network import Metrics
 from resolvent_lab.images import Images, Split
 from resolvent_lab.robustness.noise import gaussian_noise, noise_to_signal
-from resolvent_lab.robustness.outcome import fraction, judge
+from resolvent_lab.robustness.outcome import classify, fraction
 
 SIGMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 HARDER = (0.8,)
-"""A level beyond the paper's."""
+"""A level beyond those of the paper."""
 NOISE_SEED = 0
-"""All networks see the same noise."""
+"""The same for all networks."""
 _BATCHES = {"cpu": 500, "cuda": 10_000}
-"""Images in one pass, which has no influence on what is measured: on a GPU few large ones take less time."""
+"""Images per forward pass. It does not change the results; large batches are faster on a GPU."""
 
 
 def cell(part: str, sigma: float, top: int = 1, clamped: bool = False) -> str:
-    """The name of a metric: the accuracy on a part, "train" or "held_out", at a level of noise."""
+    """The name of a metric: the accuracy on a part, "train" or "held_out", at a noise level."""
     return f"{part}_{'clamped' if clamped else 'unclamped'}_{sigma:g}_top{top}"
 
 
 def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: torch.device) -> Metrics:
-    """Accuracies in per cent, averaged over the draws of the noise, on the images to train on and on the held-out."""
+    """Metrics of a network. Accuracies are in per cent, averaged over draws, on training and held-out images."""
     model = model.to(device).eval()
     metrics: Metrics = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     with torch.no_grad(), rs.blocks.frozen_weights(model) as model:
@@ -39,19 +39,19 @@ def measure(model: ImplicitResNet, config: MnistConfig, data: Split, device: tor
 
 
 def noise_table(model: ImplicitResNet, part: str, data: Images, draws: int, batch_size: int | None = None) -> Metrics:
-    """All cells of one part of the data."""
+    """The accuracies on one part of the data, by name."""
     batch_size = batch_size or _BATCHES[data.images.device.type]
-    clean = judge(model, data.images, data.labels, batch_size)
+    clean = classify(model, data.images, data.labels, batch_size)
     sums = {
         cell(part, 0.0, top, clamped): draws * fraction(clean.top(top)) for top in (1, 2) for clamped in (False, True)
     }
     for draw in range(draws):
-        # Drawn once for all levels: a sum with a multiple of it is cheap, to draw it image by image is not.
+        # Drawn once for all levels, because drawing noise image by image is slow.
         noise = gaussian_noise(torch.zeros_like(data.images), 1.0, NOISE_SEED, draw)
         for sigma in (*SIGMAS[1:], *HARDER):
             noisy = data.images + sigma * noise
             for clamped in (False, True):
-                outcome = judge(model, noisy.clamp(0, 1) if clamped else noisy, data.labels, batch_size)
+                outcome = classify(model, noisy.clamp(0, 1) if clamped else noisy, data.labels, batch_size)
                 for top in (1, 2):
                     key = cell(part, sigma, top, clamped)
                     sums[key] = sums.get(key, 0.0) + fraction(outcome.top(top))
@@ -59,7 +59,7 @@ def noise_table(model: ImplicitResNet, part: str, data: Images, draws: int, batc
 
 
 def _solves(model: ImplicitResNet, data: Images) -> Metrics:
-    """Steps and evaluations a layer, and failures, on clean images and under noise."""
+    """Solver steps and evaluations per layer, and failed solves, on clean and noisy images."""
     noisy = gaussian_noise(data.images, 0.5, NOISE_SEED)
     trajectories = [t for images in (data.images, noisy) for t in model.forward_with_trajectories(images).trajectories]
     solutions = [solution for trajectory in trajectories for solution in trajectory.solutions]

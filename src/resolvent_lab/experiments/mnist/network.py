@@ -22,8 +22,10 @@ def data(config: MnistConfig) -> ImageModule:
 
 
 class Mnist(Network):
-    """A residual network for images, trained by cross-entropy and a penalty, on the fields of its stages or on the
-    network as a whole."""
+    """A residual network for images, trained with cross-entropy and at most one penalty.
+
+    The penalty is on the fields of the stages, or on the sensitivity of the whole network.
+    """
 
     config: MnistConfig
 
@@ -51,7 +53,7 @@ class Mnist(Network):
         }
 
     def _penalised(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, penalty, and how many solves of samples failed."""
+        """Logits, penalty, and the number of failed solves, counted per sample."""
         if self.config.sensitivity:
             logits, tangents, failed = self._passed_with_tangents(images, torch.randn_like(images))
             return logits, self.sensitivity.of(logits, tangents), failed
@@ -63,7 +65,7 @@ class Mnist(Network):
         return logits, logits.new_zeros(()), failed
 
     def _examples(self, images: Tensor, labels: Tensor) -> Tensor:
-        """What the network is shown in training."""
+        """The images to train on: clean, noisy or adversarial."""
         if self.config.training == "noise":
             return images + self.config.noise * torch.randn_like(images)
         if self.config.training == "adversarial":
@@ -72,14 +74,14 @@ class Mnist(Network):
         return images
 
     def _passed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and how many solves of samples failed."""
+        """Logits, and the number of failed solves."""
         if self._replays:
             return self._replayed("pass", self.model, images)
         logits, trajectories = self.model.forward_with_trajectories(images)
         return logits, failures(trajectories)
 
     def _passed_with_tangents(self, images: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, their derivatives in these directions, and how many solves of samples failed."""
+        """Logits, their derivatives in these directions, and the number of failed solves."""
         if self._replays:
             (logits, tangents), failed = self._replayed("jvp", WithTangents(self.model), images, directions)
             return logits, tangents, failed
@@ -91,14 +93,14 @@ class Mnist(Network):
         return self.config.graph_steps > 0 and self.device.type == "cuda"
 
     def _replayed(self, name: str, module: nn.Module, *inputs: Tensor) -> tuple[Any, Tensor]:
-        """The outputs of a module as a CUDA graph, and how many solves of samples failed."""
+        """The outputs of a module by a CUDA graph, and the number of failed solves."""
         if name not in self._graphs:
             self._graphs[name] = rs.blocks.cuda_graph(module, inputs, self.config.graph_steps)
         outputs = self._graphs[name](*inputs)
         return outputs, self._graphs[name].unconverged
 
     def training_step(self, batch: Any, _: int) -> Tensor:
-        # Summed where they are: to read a number of the device in each step would make it wait each time.
+        # Summed on the device: reading a number in each step would wait for the device each time.
         terms = self.terms(batch)
         for name, value in terms.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.detach()
@@ -133,7 +135,7 @@ class Mnist(Network):
 
 
 class WithTangents(nn.Module):
-    """Images and directions to logits and their derivatives in these directions."""
+    """Maps images and directions to logits and their derivatives in these directions."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class WithTangents(nn.Module):
 
 
 class Scores(nn.Module):
-    """The logits alone, of any passes through a model."""
+    """A model whose forward pass is another function, such as a CUDA graph; returns the logits only."""
 
     def __init__(self, model: nn.Module, passes: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -157,16 +159,16 @@ class Scores(nn.Module):
 
 
 def failures(trajectories: Sequence[rs.blocks.Trajectory], others: Sequence[rs.Solution] = ()) -> Tensor:
-    """How many solves of samples did not converge, 0-d."""
+    """The number of solves that did not converge, counted per sample, 0-d."""
     solutions = [*others, *(solution for trajectory in trajectories for solution in trajectory.solutions)]
     failed = [(~solution.converged).sum() for solution in solutions]
     return torch.stack(failed).sum() if failed else torch.zeros(())
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters of the model: the weights of its linear maps, which decay, and all others, which do not."""
+    """Parameter groups: weights of convolutions and linear layers with weight decay, all others without."""
     layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
-    # By the bias: a normalised weight is called parametrizations.weight.original.
+    # Selected by not being a bias: a normalised weight is called parametrizations.weight.original.
     decaying = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
     known = set(map(id, decaying))
     others = [p for p in model.parameters() if id(p) not in known]

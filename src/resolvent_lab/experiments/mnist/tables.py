@@ -1,4 +1,4 @@
-"""The paper's table and its companions: accuracy by column and level of noise."""
+"""Tables: accuracy by column and noise level, as in the paper, and other measurements."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -10,11 +10,12 @@ from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell
 from resolvent_lab.experiments.network import Metrics
 from resolvent_lab.experiments.tables import spread
+from resolvent_lab.robustness import SUMMARY
 
 if TYPE_CHECKING:
     from resolvent_lab.experiments.run import Run
 
-# Table 3 of the paper: accuracies in per cent, on the training images, under noise that is not clamped.
+# Table 3 of the paper: accuracies in per cent, on training images, with noise that is not clamped.
 _THETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 _TABLE = {
@@ -40,7 +41,7 @@ _PARTS = {"train": "training images", "held_out": "held-out images"}
 
 
 def tables(runs: "Sequence[Run]") -> dict[str, Rows]:
-    """By title; a row for each column of the paper's table and each baseline, whatever the seed."""
+    """All tables by title. Each column of the paper's table and each baseline is a row, over all seeds."""
     columns = by_column(runs)
     found = {
         f"Top-{top} accuracy on {words}, noise {'clamped to [0, 1]' if clamped else 'not clamped'}": _accuracies(
@@ -54,7 +55,7 @@ def tables(runs: "Sequence[Run]") -> dict[str, Rows]:
 
 
 def by_column(runs: "Sequence[Run]") -> "dict[str, list[Run]]":
-    """The runs of each column, family by family, those of the paper first."""
+    """The runs of each column, family by family; those of the paper come first."""
     columns: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.config.seed):
         columns.setdefault(cast(MnistConfig, run.config).column, []).append(run)
@@ -62,7 +63,7 @@ def by_column(runs: "Sequence[Run]") -> "dict[str, list[Run]]":
 
 
 def published(column: str, sigma: float, top: int) -> float | None:
-    """The paper's number for a column, or None where it has none."""
+    """The paper's number for a column, or None."""
     names = [f"theta{theta:g}" for theta in _THETAS]
     if column not in names or sigma not in _TABLE[top]:
         return None
@@ -80,15 +81,16 @@ def _accuracies(columns: "Mapping[str, Sequence[Run]]", part: str, top: int, cla
 
 def _cell(column: str, runs: "Sequence[Run]", part: str, sigma: float, top: int, clamped: bool) -> str:
     measured = spread([run.metrics[cell(part, sigma, top, clamped)] for run in runs], ".1f")
-    paper = published(column, sigma, top) if part == "train" and not clamped else None
+    comparable = part == "train" and not clamped and cast(MnistConfig, runs[0].config).data != "own"
+    paper = published(column, sigma, top) if comparable else None
     return measured if paper is None else f"{measured} (paper {paper:g})"
 
 
 def _work(columns: "Mapping[str, Sequence[Run]]") -> Rows:
     rows = [
         [
-            *("column", "parameters", "theta", "data", "steps a layer", "evaluations a layer"),
-            *("failed solves in training", "failed solves measured", "seconds a run", "seeds"),
+            *("column", "parameters", "theta", "data", "steps per layer", "evaluations per layer"),
+            *("failed solves in training", "failed solves measured", "seconds per run", "seeds"),
         ]
     ]
     for column, runs in columns.items():
@@ -112,7 +114,7 @@ def _work(columns: "Mapping[str, Sequence[Run]]") -> Rows:
 
 
 def _ratios(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
-    """How noise fares on its way through the networks."""
+    """Noise-to-signal ratios after each part of the networks."""
     measured = {
         column: [r.metrics["noise_to_signal"] for r in runs if "noise_to_signal" in r.metrics]
         for column, runs in columns.items()
@@ -133,7 +135,7 @@ def _ratios(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
 
 
 def _robustness(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
-    """The tables of those networks that were attacked, if any were."""
+    """The tables of attacked networks; none if no network was attacked."""
     attacked = {
         column: [run.metrics["robustness"] for run in runs if "robustness" in run.metrics]
         for column, runs in columns.items()
@@ -145,6 +147,7 @@ def _robustness(columns: "Mapping[str, Sequence[Run]]") -> dict[str, Rows]:
     count, size = first["asked"]["images"], first["asked"]["attacks"]
     return {
         f"Accuracy under the worst of all attacks ({size}) on {count} held-out images": _attacks(attacked),
+        f"Accuracy under each attack ({size}) on {count} held-out images": _each_attack(attacked),
         f"Accuracy on {count} held-out images with corruptions": _corruptions(attacked),
     }
 
@@ -160,6 +163,21 @@ def _attacks(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
         bound = "none" if None in bounds else spread(bounds)
         clean = _percent([record["clean"]["top 1"] for record in records])
         rows.append([column, clean, *worst, _percent(masked), str(refuted), bound, str(len(records))])
+    return rows
+
+
+def _each_attack(attacked: Mapping[str, Sequence[Metrics]]) -> Rows:
+    """One column for each budget and attack, whatever attacks there are."""
+    names = [
+        (budget, name)
+        for budget, results in next(iter(attacked.values()))[0]["attacks"].items()
+        for name, result in results.items()
+        if isinstance(result, float) and name not in SUMMARY
+    ]
+    rows = [["column", *(f"{budget} {name}" for budget, name in names), "seeds"]]
+    for column, records in attacked.items():
+        cells = [_percent([record["attacks"][budget][name] for record in records]) for budget, name in names]
+        rows.append([column, *cells, str(len(records))])
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Example 1: a sine is learned, and the divergence of the field is what is asked for besides."""
+"""Example 1: regression of a sine, with a penalty on the divergence of the field."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ _DESCRIPTION = (
     "Twenty points of the sine on [-5, 5], as states (x, 0) in the plane, pass through five theta layers with "
     "h = 1 that share one perceptron of width 10 (GELU, 380 parameters). The loss is the mean squared error of the "
     "second component, plus alpha_div times the divergence, weighted with (t/T)², plus 0.1 times the squared "
-    "Jacobian along the trajectories, both estimated with one Gaussian probe; Adam, full batch. Iterations are "
-    "counted at the trained networks: L-BFGS up to the authors' tolerance, |r|² ≤ 1e-6, and Newton's method, the "
-    "library's default for two unknowns, up to its own, |r| ≤ 1e-6 of the scale. Nothing keeps the spectrum "
-    "of this field away from 1 / (theta h), where a layer folds the plane: restarts counts the epochs in which "
-    "the solver had to fall back to the flow that passes a fold."
+    "Jacobian along the trajectories, both estimated with one Gaussian probe. Training uses Adam with full batches. "
+    "Iterations are counted in the trained networks: L-BFGS with the authors' tolerance, |r|² ≤ 1e-6, and Newton's "
+    "method, the library's default for two unknowns, with its own tolerance, |r| ≤ 1e-6 of the scale. The spectrum of "
+    "this field is not bounded. Where it reaches 1 / (theta h), a layer folds the plane; restarts is the number of "
+    "epochs in which the solver fell back to pseudo-transient continuation, which gets past a fold."
 )
 
 _CAPTIONS = {

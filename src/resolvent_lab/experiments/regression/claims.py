@@ -1,4 +1,4 @@
-"""What the paper says of Example 1."""
+"""The claims of the paper about Example 1."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ CLAIMS = (
     ),
     Claim(
         "At alpha_div = 0 implicit networks cost nearly the same for all theta.",
-        "L-BFGS iterations a layer, largest over smallest, theta > 0",
+        "L-BFGS iterations per layer, largest over smallest, theta > 0",
         lambda runs: _spread(runs.all("lbfgs_iterations", lambda c: _free(c) and c.theta > 0)),
         high=1.5,
         own=True,

@@ -68,7 +68,7 @@ def _iterations(runs: Sequence[Run]) -> Figure:
     for (left, right), (metric, title) in zip(rows, kinds.items(), strict=True):
         _lines(left, runs, metric, across="theta", each="alpha_div", label=r"\theta")
         _lines(right, runs, metric, across="alpha_div", each="theta", label=r"\alpha_{div}")
-        left.set(title=title, ylabel="iterations a layer")
+        left.set(title=title, ylabel="iterations per layer")
     rows[0][0].legend(title=r"$\alpha_{div}$", fontsize=6)
     rows[0][1].legend(title=r"$\theta$", fontsize=6)
     return figure
@@ -99,7 +99,7 @@ def _panels(runs: Sequence[Run], draw: Callable[[Run, Axes], None], height: floa
 
 @torch.no_grad()
 def _field(run: Run, ax: Axes) -> None:
-    """The field with trajectories, the starting line and its image, and the band around them at every layer."""
+    """The field with trajectories, the line of starting points and its image, and the band around it at every layer."""
     block = run.network().block
     ((x, _),) = run.batches()
     line = torch.linspace(-6, 6, 121)
@@ -127,7 +127,7 @@ def _spectrum(run: Run, ax: Axes, at_stages: bool = False) -> None:
     plotting.spectrum({"test": along(test), "train": along(x)}, block.scheme, ax, xlim=(-5, 3), ylim=(-2, 2))
     legend = ax.get_legend()
     if legend is not None:
-        legend.remove()  # the caption tells the colours once for all panels
+        legend.remove()  # the caption explains the colours for all panels
 
 
 def _values(runs: Sequence[Run], name: str) -> list[float]:
@@ -135,12 +135,12 @@ def _values(runs: Sequence[Run], name: str) -> list[float]:
 
 
 def _shown(runs: Sequence[Run], name: str) -> list[float]:
-    """Three values, as in the paper, if there are as many."""
+    """The smallest, the middle and the largest value, as in the paper."""
     values = _values(runs, name)
     return sorted({values[0], values[len(values) // 2], values[-1]})
 
 
 def _look(runs: Sequence[Run], run: Run) -> tuple[str, Any]:
-    """A colour for each alpha_div, dashes for each theta."""
+    """A colour for each alpha_div, and dashes for each theta."""
     color, dashes = (_values(runs, name).index(getattr(run.config, name)) for name in ("alpha_div", "theta"))
     return COLORS[color], _DASHES[dashes]

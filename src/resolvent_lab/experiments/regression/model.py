@@ -1,6 +1,6 @@
-"""Example 1: a sine is learned, and the divergence of the field is what is asked for besides.
+"""Example 1: regression of a sine, with a penalty on the divergence of the field.
 
-Twenty points of the sine, as states (x, 0) in the plane, go through five layers with shared weights; the second
+Twenty points of the sine, as states (x, 0) in the plane, pass through five layers with shared weights. The second
 component of the last state is the prediction. The loss rewards negative divergence with the weight alpha_div.
 """
 
@@ -17,15 +17,15 @@ from resolvent_lab.experiments.network import Batches, Config, Metrics, Network,
 THETAS = ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAYERS = 5
 BAND = 0.2
-"""Half the width of the band around the line of starting points, whose image shows what the field dissipates."""
+"""Half the width of the band around the line of starting points. Its image shows how much the field contracts."""
 
-# The authors stop at a squared norm of 1e-6; ours is the root mean square of two components.
+# The authors stop at a squared norm of 1e-6. Our norm is the root mean square of the two components.
 _PAPER_STOPPING = rs.Stopping(rtol=0.0, atol=(1e-6 / 2) ** 0.5, max_steps=200)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionConfig(Config):
-    """alpha_div and alpha_jac weigh divergence and Jacobian in the loss; power is the exponent of t/T."""
+    """alpha_div and alpha_jac are the weights of divergence and Jacobian; power is the exponent of t/T."""
 
     alpha_div: float
     alpha_jac: float = 0.1
@@ -49,7 +49,7 @@ def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[Reg
 
 
 def augment(x: Tensor, second: float = 0.0) -> Tensor:
-    """Points of the line as states in the plane, (n, 2)."""
+    """Points on the line as states in the plane, (n, 2)."""
     return torch.stack([x, torch.full_like(x, second)], dim=1)
 
 
@@ -59,16 +59,16 @@ def data(config: RegressionConfig) -> Batches:
 
 
 class Regression(Network):
-    """The network of five layers, 380 parameters whatever theta is."""
+    """Five layers with 380 parameters in total, for every theta."""
 
     config: RegressionConfig
 
     def __init__(self, config: RegressionConfig) -> None:
         super().__init__(config)
         field = rs.fields.MLP(2, 10, 3, init=config.init)
-        # Nothing keeps the spectrum of this field from 1 / (theta h), where a layer folds the plane.
+        # The spectrum of this field is not bounded. Eigenvalues may reach 1 / (theta h), where a layer folds the plane.
         self.block = _block(field, config.theta)
-        # With weights of 1: the terms are recorded as they are, and weighed in the loss.
+        # Weights of 1: the terms are recorded without their weights.
         self.penalty = rs.regularizers.TrajectoryPenalty(divergence=1.0, jacobian=1.0, power=config.power)
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
@@ -115,14 +115,14 @@ class Regression(Network):
 
     @torch.no_grad()
     def _band_ratio(self) -> float:
-        """How much closer the two edges of the band are in the end, on average."""
+        """The mean distance of the two edges of the band after the last layer, relative to the start."""
         x = torch.linspace(-6, 6, 121)
         upper, lower = (self.block(augment(x, edge)) for edge in (BAND, -BAND))
         return torch.linalg.vector_norm(upper - lower, dim=1).mean().item() / (2 * BAND)
 
     @torch.no_grad()
     def _paper_s_iterations(self, x: Tensor) -> Metrics:
-        """Of L-BFGS from the layer's input; a solve that it gives up counts with all of its steps."""
+        """Iterations of L-BFGS that starts at the layer's input. A failed solve counts with all of its steps."""
         settings = {"solver": rs.LBFGS(memory=10), "stopping": _PAPER_STOPPING, "on_failure": "ignore"}
         solutions = _block(self.block.field, self.config.theta, **settings).trajectory(x).solutions
         unsolved = sum(int((solution.status != rs.Status.CONVERGED).sum()) for solution in solutions)

@@ -1,4 +1,4 @@
-"""Example 2: the flow of a stiff equation is learned, by twenty layers with weights of their own."""
+"""Example 2: the flow of a stiff equation, learned by twenty layers with separate weights."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -10,12 +10,12 @@ from resolvent_lab.experiments.stiff.model import Stiff, StiffConfig, configs, d
 from resolvent_lab.experiments.tables import Column, by_settings, metric
 
 _DESCRIPTION = (
-    "The flow of z' = -20 (z - cos min(t, 2)) is learned from 100 trajectories, five from each cell of time, by "
-    "twenty layers with h = 0.1 and weights of their own: F^{-25,-15} around perceptrons of width 4 (ReLU, "
-    "normalised). The loss is the mean squared error at 2, 4 or 10 points plus 0.1/20 times the squared "
-    "differences of neighbouring layers; Adam, a cell of time at a step. An exact fit needs the slope "
-    "(E - 1) / (h (1 + theta (E - 1))), E = exp(-2): -8.65, -15.23 and -63.9 for theta = 0, 0.5 and 1, of which "
-    "only the second is within the limits; the table compares the slopes with the nearest one allowed. Continuous "
+    "Twenty layers with h = 0.1 and separate weights learn the flow of z' = -20 (z - cos min(t, 2)) from 100 "
+    "trajectories, five from each time cell. Their fields are F^{-25,-15} with perceptrons of width 4 (ReLU, "
+    "normalised). The loss is the mean squared error at 2, 4 or 10 points plus 0.1/20 times the squared differences "
+    "of neighbouring layers. Training uses Adam, with one time cell per step. An exact fit needs the slope "
+    "(E - 1) / (h (1 + theta (E - 1))), E = exp(-2), which is -8.65, -15.23 and -63.9 for theta = 0, 0.5 and 1. Only "
+    "the second is within the limits; the table compares slopes with the nearest one allowed. Continuous "
     "trajectories integrate the learned field by RK4 with steps of 0.0005."
 )
 
@@ -23,8 +23,7 @@ _CAPTIONS = {
     "stiff-data": "Figure 6, middle: the field and 100 trajectories, with a dot where each starts.",
     "stiff-trajectories": "Figure 9: the trajectory from zero through the layers (top), and in the learned field as a "
     "differential equation (bottom); dots are at the times of the training points.",
-    "stiff-slopes": "Mean slope of each layer's field, of those that [-25, -15] allows; dashed, the one that would fit "
-    "the flow best.",
+    "stiff-slopes": "Mean slope of each layer's field, and the slope in [-25, -15] that fits the flow best (dashed).",
 }
 
 _COLUMNS: Mapping[str, Column] = {
@@ -37,7 +36,7 @@ _COLUMNS: Mapping[str, Column] = {
     "predicted": lambda run: predicted_slope(run.config.theta),
     "smallest R": metric("growth_low"),
     "largest R": metric("growth_high"),
-    "evaluations a layer": metric("evaluations"),
+    "evaluations per layer": metric("evaluations"),
     "restarts": metric("restarts"),
 }
 

@@ -1,4 +1,4 @@
-"""What the paper says of Example 2, and what its theory predicts."""
+"""The claims of the paper about Example 2, and predictions of its theory."""
 
 from statistics import fmean
 

@@ -1,4 +1,4 @@
-"""Figures 6b and 9 of the paper: the data, and what the networks make of the trajectory from zero."""
+"""Figures 6b and 9 of the paper: the data, and the trajectory from zero through the networks."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -65,7 +65,7 @@ def _trajectories(runs: Sequence[Run]) -> Figure:
 
 
 def _slopes(runs: Sequence[Run]) -> Figure:
-    """The mean slope of each layer's field, which the theory predicts."""
+    """The mean slope of each layer's field, and the prediction of the theory."""
     by_points = _by_points(runs)
     figure, (row,) = grid(1, len(by_points), 2.0, sharey=True)
     for (points, chosen), ax in zip(by_points.items(), row, strict=True):
@@ -81,7 +81,7 @@ def _slopes(runs: Sequence[Run]) -> Figure:
 
 
 def _by_points(runs: Sequence[Run]) -> dict[int, list[Run]]:
-    """The runs for each number of training points."""
+    """The runs by number of training points."""
     grouped: dict[int, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (cast(StiffConfig, run.config).points, run.config.theta)):
         grouped.setdefault(cast(StiffConfig, run.config).points, []).append(run)

@@ -1,9 +1,9 @@
-"""Example 2: the flow of a stiff equation is learned, by twenty layers with weights of their own.
+"""Example 2: the flow of a stiff equation, learned by twenty layers with separate weights.
 
     z' = -20 (z - cos min(t, 2))
 
-Trajectories of length 2 start at any time in [0, 2]; beyond 2 the forcing and the layer stay what they are. The slopes
-of the field lie in [-25, -15] by construction, around the true one.
+Trajectories of length 2 start at times in [0, 2]. After t = 2 forcing and layer stay constant. The slopes of the field
+lie in [-25, -15] by construction; the true slope is -20.
 """
 
 import math
@@ -24,12 +24,12 @@ LOW, HIGH = -25.0, -15.0
 STEP = HORIZON / LAYERS
 IN_A_CELL = 5
 FINE_STEPS = 4000
-"""Steps of RK4 over the horizon with which the learned field is integrated as the continuous equation that it is."""
+"""Steps of RK4 over the horizon, for the learned field as a differential equation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StiffConfig(Config):
-    """points of each trajectory are compared; variation weighs the differences of neighbouring layers."""
+    """points is the number of points compared per trajectory; variation is the weight of differences between layers."""
 
     points: int
     variation: float = 0.1
@@ -43,7 +43,7 @@ class StiffConfig(Config):
 
 
 def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[StiffConfig]:
-    # A short training takes larger steps, and sees the most of each trajectory.
+    # The short training takes larger steps and compares the most points.
     changes: dict[str, Any] = {"epochs": 12, "learning_rate": 3e-2} if quick else {}
     return [
         StiffConfig(theta=theta, points=points, seed=seed, **changes)
@@ -54,7 +54,7 @@ def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[Sti
 
 
 def exact(t: Tensor, t0: Tensor, z0: Tensor) -> Tensor:
-    """The solution at t of the equation, with z(t0) = z0 and t0 <= 2."""
+    """The exact solution at t with z(t0) = z0, for t0 <= 2."""
 
     def forced(s: Tensor) -> Tensor:
         return (RATE**2 * s.cos() + RATE * s.sin()) / (RATE**2 + 1)
@@ -66,13 +66,13 @@ def exact(t: Tensor, t0: Tensor, z0: Tensor) -> Tensor:
 
 
 def predicted_slope(theta: float) -> float:
-    """The slope that fits the flow over a step best, among those that the field can have."""
+    """The slope in [-25, -15] that fits the flow over a step best."""
     exact_fit = rs.analysis.theta_stability_inverse(theta, torch.tensor(math.exp(-RATE * STEP))) / STEP
     return min(max(float(exact_fit.real), LOW), HIGH)
 
 
 def data(config: StiffConfig) -> Batches:
-    """A batch for each cell of time: five starts in it, and the states at all layers, (21, 5)."""
+    """One batch for each time cell: five starting times in it, and the states at all layers, (21, 5)."""
     starts = (torch.arange(LAYERS).repeat_interleave(IN_A_CELL) + torch.rand(LAYERS * IN_A_CELL)) * STEP
     values = torch.rand(LAYERS * IN_A_CELL) * 2 - 0.5
     starts[0] = values[0] = 0.0
@@ -82,7 +82,7 @@ def data(config: StiffConfig) -> Batches:
 
 
 class Stiff(Network):
-    """Twenty layers of 53 parameters each, 52 of the perceptron and the scale of the bounded field."""
+    """Twenty layers of 53 parameters: 52 of the perceptron, and the scale of the bounded field."""
 
     config: StiffConfig
 
@@ -134,7 +134,7 @@ class Stiff(Network):
 
     @torch.no_grad()
     def continuous(self, steps: int) -> Tensor:
-        """The solution from z(0) = 0 of z' = F(t, z) with the learned field, by so many steps of RK4, (steps + 1,)."""
+        """The solution of z' = F(t, z), z(0) = 0, with the learned field, by RK4, (steps + 1,)."""
         scheme = rs.schemes.RungeKutta(rs.schemes.tableaux.RK4)
         solver = rs.Block(self.field, scheme, num_steps=steps, horizon=HORIZON)
         return solver.trajectory(torch.zeros(1, 1)).states[:, 0, 0].double()
@@ -147,14 +147,14 @@ class Stiff(Network):
 
     @torch.no_grad()
     def _evaluations(self, batches: Any) -> float:
-        """Evaluations of the field in a layer's solve, on average."""
+        """Mean evaluations of the field per layer."""
         starts, states = batches[0]
         solutions = self.block.trajectory(states[0, :, None], starts).solutions
         return sum(solution.evaluations for solution in solutions) / LAYERS if solutions else 1.0
 
 
 def rms_error(t: Tensor, z: Tensor, since: float = 0.0, until: float = HORIZON) -> float:
-    """Root mean square of the deviation from the exact solution through (0, 0) at times in (since, until]."""
+    """Root mean square error with respect to the exact solution from z(0) = 0, for times in (since, until]."""
     zero = torch.zeros((), dtype=t.dtype)
     chosen = (t > since - 1e-9) & (t < until + 1e-9) & (t > 0)
     return (z - exact(t, zero, zero))[chosen].square().mean().sqrt().item()
