@@ -1,6 +1,6 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
+from resolvent import analysis, blocks, estimators, fields, integrate, models, regularizers, schemes, spectral
 from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise
@@ -8,6 +8,7 @@ from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
 from resolvent.errors import ConvergenceError, ConvergenceWarning, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
+from resolvent.integrate import odeint
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.auto import Auto, Fallback
 from resolvent.solvers.bicgstab import BiCGStab
@@ -15,7 +16,6 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.gradient_error import gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -62,10 +62,10 @@ __all__ = [
     "check_field",
     "estimators",
     "fields",
-    "gradient_error",
     "jvp",
     "make_implicit",
     "models",
+    "odeint",
     "regularizers",
     "resolve",
     "schemes",

@@ -1,0 +1,165 @@
+"""`odeint`: adaptive integration of a batch of differential equations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.failure import check_policy
+from resolvent.equation.function import Function, VectorField, as_vector_field
+from resolvent.equation.modes import refuse_transforms, without_inference_tensors
+from resolvent.equation.problem import full_precision
+from resolvent.fields.arguments import check_callable_field
+from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
+from resolvent.integrate.failure import report
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.integrator import Integrator
+from resolvent.integrate.jumps import Jumps, spans
+from resolvent.integrate.method import Method, as_method
+from resolvent.integrate.outputs import Outputs
+from resolvent.integrate.result import Integration
+from resolvent.schemes import tableaux
+from resolvent.schemes.runge_kutta import RungeKutta
+from resolvent.schemes.tableau import Tableau
+
+
+def odeint(
+    field: Callable[[Any, Tensor], Tensor],
+    y0: Tensor,
+    times: Any,
+    scheme: str | Tableau | RungeKutta = "auto",
+    rtol: float | None = None,
+    atol: float | Tensor | None = None,
+    *,
+    jumps: Any = None,
+    memory: str = "store",
+    max_steps: int = 10_000,
+    min_step: float | None = None,
+    first_step: float | None = None,
+    on_failure: str = "raise",
+) -> Integration:
+    """Integrates y' = F(t, y) with steps that are chosen for each sample, and is differentiable.
+
+    Every sample has its own steps, error estimate and Newton iterations: its result does not depend on the others. A
+    step is accepted where the estimated error e of the state satisfies
+
+        |e_i| <= atol_i + rtol * max(|y_i| before, |y_i| after)      for every component i.
+
+    Gradients are those of the discrete solution with the accepted steps held fixed, exact up to the tolerance of the
+    stages: in y0, in the times, in parameters of the field, and in all else that it closes over.
+
+    Arguments:
+        field: F, called with the time (batch,) and the states (batch, *shape). It has to treat each sample alone. One that
+            declares itself `rowwise` is called with fewer rows once samples are done.
+        y0: (batch, *shape), float64 or float32, the states at the first times.
+        times: where states are wanted, (count,), or (count, batch) where samples have their own; increasing or
+            decreasing. The integration begins at the first time.
+        scheme: a table with embedded weights, such as `rs.schemes.tableaux.KVAERNO5` for stiff fields or
+            `rs.schemes.tableaux.TSITOURAS5` for others, or "auto", which takes the latter, and from where a sample turns
+            out to be stiff on, the former.
+        rtol: relative tolerance; None takes 1e-6 in float64 and 1e-4 in float32.
+        atol: absolute tolerance, a number, or a tensor like a sample; None takes rtol / 1000.
+        jumps: times at which the field jumps, (count,) or (count, batch), or `rs.integrate.Jumps` to change the state.
+        memory: "store" keeps the graph of the accepted steps for the backward pass, "checkpoint" the states of their
+            stages, and makes the graph of a step again (first derivatives only).
+        max_steps: steps of a sample, accepted or rejected, after which it is given up.
+        min_step: the size below which a step is given up; None takes the rounding of the time.
+        first_step: the size of the first step; None takes Hairer's rule.
+        on_failure: "raise" a `ConvergenceError` if a sample does not get to its last time, "warn", or "ignore".
+
+    Returns:
+        An `rs.integrate.Integration` with the states at all times (count, batch, *shape), and the status and numbers of
+        steps of every sample.
+
+    References: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.4; Hairer & Wanner,
+    Solving ordinary differential equations II, section IV.8.
+    """
+    refuse_transforms("odeint")
+    check_callable_field(field)
+    check_state(y0)
+    check_steps(max_steps, min_step, first_step)
+    check_memory(memory)
+    check_policy(on_failure)
+    methods = _methods(scheme)
+    tolerance = as_tolerance(rtol, atol, y0)
+    given = torch.as_tensor(times, device=y0.device)
+    inference = torch.is_inference_mode_enabled()
+    with outside_inference(y0, given) as (start, grid), frozen_weights(field) as frozen, full_precision(y0.device):
+        grid = as_times(grid, start)
+        between = spans(grid, jumps)
+        flow = Flow(_vector_field(frozen, inference), tuple(y0.shape[1:]))
+        _check_time(flow, grid, start)
+        flat = start.reshape(len(start), -1)
+        outputs = Outputs(grid, flat)
+        changes = isinstance(jumps, Jumps) and jumps.change is not None
+        integrator = Integrator(
+            methods,
+            flow,
+            tolerance,
+            outputs,
+            max_steps,
+            min_step,
+            first_step,
+            graph=torch.is_grad_enabled() and (changes or _requires_grad(flow, grid, between.bounds, flat)),
+            checkpoint=memory == "checkpoint",
+        )
+        point = integrator.run(between, flat)
+        states = outputs.states().reshape(len(grid), *y0.shape)
+    rejected = integrator.attempts - integrator.accepted
+    result = Integration(
+        given, states, integrator.status, integrator.accepted, rejected, point.t.detach(), flow.evaluations
+    )
+    report(result, on_failure)
+    return result
+
+
+def _methods(scheme: object) -> tuple[Method, ...]:
+    if isinstance(scheme, str):
+        if scheme != "auto":
+            raise ValueError(
+                f'scheme must be a table such as rs.schemes.tableaux.KVAERNO5, or "auto", got {scheme!r}.'
+            )
+        return as_method(tableaux.TSITOURAS5), as_method(tableaux.KVAERNO5)
+    return (as_method(scheme),)
+
+
+def _vector_field(field: Any, inference: bool) -> VectorField:
+    """The field, wrapped. In inference mode it gets copies of the tensors that were made there."""
+    wrapped = as_vector_field(field)
+    if not inference:
+        return wrapped
+    call: Callable[..., Tensor] = without_inference_tensors(Function(lambda y, t: wrapped.call(t, y))).call
+    return replace(wrapped, call=lambda t, y: call(y, t))
+
+
+def _requires_grad(flow: Flow, times: Tensor, bounds: Tensor, y: Tensor) -> bool:
+    """Whether anything that the result depends on requires a gradient."""
+    if any(tensor.requires_grad for tensor in (times, bounds, y)):
+        return True
+    return flow(bounds[0].detach(), y.detach()).requires_grad
+
+
+def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
+    """Refuses a field that takes one time for all samples only: each has its own."""
+    if len(y) == 1 or flow.field.autonomous:
+        return
+    with torch.no_grad():
+        # Not at the first time: much vanishes at zero.
+        t = (times[0, 0] + 0.38 * (times[1, 0] - times[0, 0])).to(y.dtype).detach()
+        one = flow.field(t, y)
+        try:
+            each = flow.field(t.expand(len(y)), y)
+        except RuntimeError as error:
+            raise ValueError(f"{_TIME} It raised: {error}") from error
+        close = isinstance(each, Tensor) and each.shape == one.shape
+        if not close or not torch.allclose(each, one, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise ValueError(f"{_TIME} It gave another value for the same time.")
+
+
+_TIME = (
+    "field is called with a time for each sample, a tensor t (batch,), and has to treat it like the same number: shape it "
+    "like t[:, None] before it multiplies states (batch, n)."
+)

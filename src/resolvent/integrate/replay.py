@@ -1,0 +1,291 @@
+"""Replays: the accepted steps of a run made again with a graph, their sizes held fixed.
+
+The stages are known by then. An explicit one is evaluated again. An implicit one, K = h F(t, b + gamma K), is attached
+by the implicit function theorem: the evaluation h F(t, b + gamma K) at the known K has the graph of b, h, t and all that
+F closes over, and A^{-1}, A = I - h gamma F', applied to it gives the derivative of K.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method
+from resolvent.integrate.outputs import Covered, Outputs, interpolate
+from resolvent.integrate.run import AcceptedSteps
+from resolvent.integrate.systems import MOST_FOR_DENSE, Factors, Products, System
+from resolvent.integrate.trial import Interval, add
+
+
+@dataclass
+class Point:
+    """Where a replay stands, with a graph.
+
+    Attributes:
+        t: (batch,), the time.
+        y, slope: (batch, n), the state and F there.
+        dt: (batch,), zero, with the derivative of the time; None if the times have none.
+    """
+
+    t: Tensor
+    y: Tensor
+    slope: Tensor
+    dt: Tensor | None
+
+    def take(self, rows: slice | Tensor) -> "Point":
+        """The samples `rows` alone."""
+        return Point(self.t[rows], self.y[rows], self.slope[rows], None if self.dt is None else self.dt[rows])
+
+
+class StageSystems:
+    """A = I - h gamma F' of the stages of one step, made when the first one is asked for.
+
+    Arguments:
+        flow: the field.
+        times, states: (batch,) and (batch, n) of each implicit stage.
+        tau: (batch,), h gamma.
+    """
+
+    def __init__(self, flow: Flow, times: list[Tensor], states: list[Tensor], tau: Tensor) -> None:
+        self.flow, self.times, self.states, self.tau = flow, times, states, tau
+        self._systems: list[System] = []
+
+    def inverse(self, i: int) -> InverseMap:
+        """A^{-1} of the i-th implicit stage."""
+
+        def solve(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
+            return self._system(i).solve(x, transposed)
+
+        return InverseMap(solve, order=1)
+
+    @torch.no_grad()
+    def _system(self, i: int) -> System:
+        if not self._systems:
+            self._systems = self._make()
+        return self._systems[i]
+
+    def _make(self) -> list[System]:
+        flow, count = self.flow, len(self.times)
+        if flow.size > MOST_FOR_DENSE:
+            rtol = 100 * torch.finfo(self.states[0].dtype).eps
+            return [Products(flow, t, w, self.tau, rtol) for t, w in zip(self.times, self.states, strict=True)]
+        if flow.field.rowwise:
+            stacked = flow.step_matrix(torch.cat(self.times), torch.cat(self.states), self.tau.repeat(count))
+            matrices = list(stacked.chunk(count))
+        else:
+            matrices = [flow.step_matrix(t, w, self.tau) for t, w in zip(self.times, self.states, strict=True)]
+        identity = torch.eye(flow.size, dtype=matrices[0].dtype, device=matrices[0].device)
+        return [Factors(identity - matrix) for matrix in matrices]
+
+
+def repeat_step(
+    method: Method, flow: Flow, interval: Interval, dh: Tensor | None, point: Point, known: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A step with a graph: its increments (stages, batch, n), and the state at its end.
+
+    Arguments:
+        method, flow, interval: as for the step that is repeated.
+        dh: (batch,), zero, with the derivative of h.
+        point: where it starts.
+        known: (stages, batch, n), the increments.
+    """
+    table, y = method.tableau, point.y
+    h = interval.h.to(y.dtype) if dh is None else (interval.h + dh).to(y.dtype)
+    h = h[:, None]
+    implicit = [i for i, row in enumerate(table.A) if row[i] != 0]
+    times = {i: interval.time(table.c[i]) for i in range(method.stages)}
+    known_states = {i: add(y.detach(), table.A[i][: i + 1], list(known[: i + 1])) for i in implicit}
+    tau = method.diagonal * interval.h
+    systems = StageSystems(flow, [times[i] for i in implicit], list(known_states.values()), tau)
+    increments: list[Tensor] = []
+    b = y
+    for i, row in enumerate(table.A):
+        b = add(y, row[:i], increments)
+        if i == 0 and method.keeps_slope:
+            increments.append(h * point.slope)
+            continue
+        t = times[i]
+        if point.dt is not None and dh is not None:
+            t = t + point.dt + table.c[i] * dh
+        if row[i] == 0:
+            increments.append(h * flow(t, b))
+        else:
+            image = h * flow(t, b + row[i] * known[i])
+            increments.append(apply_inverse(systems.inverse(implicit.index(i)), image, known[i]))
+            b = b + row[i] * increments[-1]
+    end = b if table.stiffly_accurate else add(y, table.b, increments)
+    return torch.stack(increments), end
+
+
+@dataclass
+class Packed:
+    """All accepted steps of a run in the order they are repeated: the first steps of all samples, then the second ones.
+
+    Attributes:
+        steps: as one record.
+        covered: the times they cover, as one record.
+        sizes: how many samples make a first step, a second one, and so on.
+    """
+
+    steps: AcceptedSteps
+    covered: Covered
+    sizes: list[int]
+
+
+def pack(rounds: list[tuple[AcceptedSteps, Covered]], rank: Tensor, sizes: list[int]) -> Packed:
+    """The rounds as one record; in each group of steps the samples are sorted by their rank (batch,)."""
+    steps = [steps for steps, _ in rounds]
+    sample, number = (torch.cat([getattr(s, name) for s in steps]) for name in ("sample", "number"))
+    order = (number * len(rank) + rank[sample]).argsort()
+    interval = Interval(*(torch.cat([getattr(s.interval, f.name) for s in steps])[order] for f in fields(Interval)))
+    rest = {name: torch.cat([getattr(s, name) for s in steps])[order] for name in ("ends", "start", "end")}
+    increments = torch.cat([s.increments for s in steps], dim=1)[:, order]
+    together = AcceptedSteps(sample[order], number[order], interval, increments=increments, **rest)
+
+    before, rows = 0, []
+    for one, covered in rounds:
+        rows.append(covered.row + before)
+        before += len(one.sample)
+    row = order.argsort()[torch.cat(rows)]
+    by_row = row.argsort(stable=True)
+    points = [torch.cat([getattr(c, name) for _, c in rounds])[by_row] for name in ("sample", "place", "at_end")]
+    return Packed(together, Covered(row[by_row], *points), sizes)
+
+
+class Replay:
+    """Repeats the steps of a run.
+
+    Arguments:
+        method, flow: of the run.
+        outputs: where the states at the times asked for go.
+        checkpoint: whether the graph of a step is made anew in the backward pass.
+    """
+
+    def __init__(self, method: Method, flow: Flow, outputs: Outputs, checkpoint: bool) -> None:
+        self.method, self.flow, self.outputs, self.checkpoint = method, flow, outputs, checkpoint
+
+    def run(self, rounds: list[tuple[AcceptedSteps, Covered]], point: Point, dend: Tensor | None) -> Point:
+        """The point at the end of the run.
+
+        Arguments:
+            rounds: the accepted steps, and the times they cover.
+            point: where the run started, for the whole batch.
+            dend: (batch,), zero, with the derivative of the end of the span.
+        """
+        if not rounds:
+            return point
+        batch = len(point.y)
+        counts = torch.cat([steps.sample for steps, _ in rounds]).bincount(minlength=batch)
+        order = counts.argsort(descending=True, stable=True)
+        packed = pack(rounds, order.argsort(), [int((counts > j).sum()) for j in range(int(counts.max()))])
+        if self.flow.field.rowwise:
+            return self._by_prefix(packed, point, dend, order)
+        return self._whole_batch(packed, point, dend)
+
+    def _by_prefix(self, packed: Packed, point: Point, dend: Tensor | None, order: Tensor) -> Point:
+        """Samples are sorted by their number of steps, so that those that go on are the first ones."""
+        point = point.take(order)
+        dend = None if dend is None else dend[order]
+        finished: list[Point] = []
+        before, size = 0, len(order)
+        for m in packed.sizes:
+            finished.append(point.take(slice(m, size)))
+            point, size = point.take(slice(0, m)), m
+            rows = slice(before, before + m)
+            point = self._step(packed, rows, point, None if dend is None else dend[:m])
+            before += m
+        parts = [point, *reversed(finished)]
+        dt = None if point.dt is None else torch.cat([p.dt for p in parts if p.dt is not None])
+        t, y, slope = (torch.cat([getattr(p, name) for p in parts]) for name in ("t", "y", "slope"))
+        return Point(t, y, slope, dt).take(order.argsort())
+
+    def _whole_batch(self, packed: Packed, point: Point, dend: Tensor | None) -> Point:
+        """Samples without a step in a group make one of no length."""
+        before = 0
+        for m in packed.sizes:
+            rows = slice(before, before + m)
+            sample = packed.steps.sample[rows]
+            point = self._step(packed, rows, point, dend, sample)
+            before += m
+        return point
+
+    def _step(
+        self, packed: Packed, rows: slice, point: Point, dend: Tensor | None, sample: Tensor | None = None
+    ) -> Point:
+        """One group of steps. Where `sample` is given, the point is that of the whole batch."""
+        steps = packed.steps
+        interval = Interval(*(getattr(steps.interval, f.name)[rows] for f in fields(Interval)))
+        ends, known = steps.ends[rows], steps.increments[:, rows]
+        if sample is not None:
+            interval, ends, known = _spread(interval, ends, known, sample, point.t)
+        active = interval.h != 0
+        dh = None
+        if point.dt is not None and dend is not None:
+            dh = torch.where(ends & active, dend - point.dt, 0.0)
+
+        def make(y: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+            return repeat_step(self.method, self.flow, interval, dh, Point(point.t, y, slope, point.dt), known)
+
+        if self.checkpoint:
+            from torch.utils.checkpoint import checkpoint
+
+            increments, end = checkpoint(make, point.y, point.slope, use_reentrant=False)
+        else:
+            increments, end = make(point.y, point.slope)
+        self._write(packed.covered, rows, sample, interval, dh, point, increments, end)
+        h = torch.where(active, interval.h, 1.0)
+        h = (h if dh is None else h + dh).to(end.dtype)
+        slope = torch.where(active[:, None], increments[-1] / h[:, None], point.slope)
+        if not self.method.keeps_slope:
+            slope = point.slope
+        end = torch.where(active[:, None], end, point.y)
+        return Point(interval.t + interval.h, end, slope, point.dt if point.dt is None or dh is None else point.dt + dh)
+
+    def _write(
+        self,
+        covered: Covered,
+        rows: slice,
+        sample: Tensor | None,
+        interval: Interval,
+        dh: Tensor | None,
+        point: Point,
+        increments: Tensor,
+        end: Tensor,
+    ) -> None:
+        """The states at the times that the group covers."""
+        low, high = torch.searchsorted(covered.row, torch.tensor([rows.start, rows.stop], device=end.device)).tolist()
+        if low == high:
+            return
+        some = slice(low, high)
+        owner, place = covered.sample[some], covered.place[some]
+        row = owner if sample is not None else covered.row[some] - rows.start
+        time = self.outputs.times[place, owner]
+        t, h = interval.t, interval.h
+        if point.dt is not None and dh is not None:
+            t, h = t + point.dt, h + dh
+        s = (time - t[row]) / h[row]
+        values = interpolate(self.method, s, point.y[row], end[row], increments[:, row], covered.at_end[some])
+        self.outputs.write(owner, place, values)
+
+
+def _spread(
+    interval: Interval, ends: Tensor, known: Tensor, sample: Tensor, t: Tensor
+) -> tuple[Interval, Tensor, Tensor]:
+    """The records of some samples for the whole batch, with steps of no length at t (batch,) for the others."""
+
+    def whole(values: Tensor, rest: Tensor) -> Tensor:
+        return rest.index_copy(0, sample, values)
+
+    none = torch.zeros_like(t, dtype=torch.bool)
+    spread = Interval(
+        t=whole(interval.t, t),
+        h=whole(interval.h, torch.zeros_like(t)),
+        first=whole(interval.first, t),
+        last=whole(interval.last, t),
+        closed=whole(interval.closed, none),
+    )
+    slopes = known.new_zeros(len(known), len(t), known.shape[2]).index_copy(1, sample, known)
+    return spread, whole(ends, none), slopes

@@ -1,0 +1,116 @@
+"""One attempt at a step, for all samples of a run, without a graph."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.integrate.control import Tolerance
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method
+from resolvent.integrate.newton import SimplifiedNewton
+from resolvent.integrate.samples import Samples
+from resolvent.integrate.systems import System
+from resolvent.schemes.tableau import Row
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The interval of a step of each sample.
+
+    Attributes:
+        t, h: (batch,), its start and its length, with a sign.
+        first, last: (batch,), the times at which the field is evaluated for its ends. They differ from these by one
+            rounding where the field jumps there.
+        closed: (batch,), whether the field jumps at the end. No stage is then evaluated beyond it.
+    """
+
+    t: Tensor
+    h: Tensor
+    first: Tensor
+    last: Tensor
+    closed: Tensor
+
+    def time(self, c: float) -> Tensor:
+        """The time at the fraction c."""
+        if c == 0:
+            return self.first
+        if c == 1:
+            return self.last
+        inside = self.t + c * self.h
+        return torch.where(self.closed, self.last, inside) if c > 1 else inside
+
+
+@dataclass
+class Trial:
+    """What an attempt led to.
+
+    Attributes:
+        increments: h times the slopes of the stages, (batch, n) each.
+        y: (batch, n), the state at the end.
+        estimate: (batch,), the error in the weighted norm.
+        solved: (batch,), whether all stages were solved for.
+        rate: (batch,), the slowest contraction of the Newton iterations.
+        stiffness: (batch,), h times an estimate of the largest eigenvalue, where the method can tell, else None.
+    """
+
+    increments: list[Tensor]
+    y: Tensor
+    estimate: Tensor
+    solved: Tensor
+    rate: Tensor
+    stiffness: Tensor | None = None
+
+
+def attempt(
+    method: Method,
+    flow: Flow,
+    tolerance: Tolerance,
+    samples: Samples,
+    interval: Interval,
+    system: System | None,
+    running: Tensor,
+) -> Trial:
+    """Tries a step; `system` is that of the stages, for implicit methods."""
+    table, y = method.tableau, samples.y
+    h = interval.h.to(y.dtype)[:, None]
+    newton = SimplifiedNewton(flow, tolerance, tolerance.newton(y.dtype))
+    increments: list[Tensor] = []
+    solved, rate, states = running, torch.zeros_like(y[:, 0]), [y]
+    for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
+        b = add(y, row[:i], increments)
+        if row[i] == 0:
+            slope = samples.slope if i == 0 and method.keeps_slope else flow(interval.time(c), b)
+            increments.append(h * slope)
+        else:
+            assert system is not None
+            tau = row[i] * h
+            guess = row[i] * (add(torch.zeros_like(y), method.guesses[i], increments) if increments else h * samples.slope)
+            stage = newton.solve(interval.time(c), b, guess, tau, system, samples, solved)
+            increments.append(stage.increment / row[i])
+            solved, rate = stage.converged, torch.maximum(rate, stage.rate)
+            b = b + stage.increment
+        states.append(b)
+    end = states[-1] if table.stiffly_accurate else add(y, table.b, increments)
+    error = add(torch.zeros_like(y), method.error, increments)
+    if method.filtered:
+        assert system is not None
+        error = system.solve(error)
+    estimate = tolerance.norm(error, tolerance.scale(torch.maximum(y.abs(), end.abs())))
+    trial = Trial(increments, end, estimate, solved, rate)
+    if method.twin and not method.implicit:
+        trial.stiffness = _ratio(increments[-1] - increments[-2], states[-1] - states[-2])
+    return trial
+
+
+def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
+    """x plus the weighted sum of the terms, in this order: no sample's rounding depends on the others."""
+    total = x
+    for weight, term in zip(weights, terms, strict=True):
+        if weight != 0:
+            total = torch.add(total, term, alpha=weight)
+    return total
+
+
+def _ratio(slopes: Tensor, states: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(slopes, dim=1) / torch.linalg.vector_norm(states, dim=1).clamp(min=1e-300)
