@@ -42,7 +42,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Controller:
-    """A proportional-integral controller: the next step is h * 0.9 err^(-0.7/q) before^(0.4/q), with the errors of this
+    """A proportional-integral controller: the next step is h * 0.9 err^(-0.85/q) before^(0.2/q), with the errors of this
     step and of the one before it, within limits.
 
     Attributes:
@@ -58,7 +58,7 @@ class Controller:
     def accepted(self, h: Tensor, error: Tensor, before: Tensor, rejected: Tensor) -> Tensor:
         """The next step, after one that was accepted; where the one before it was rejected it does not grow."""
         error = error.clamp(min=1e-10)
-        factor = SAFETY * error ** (-0.7 / self.error_order) * before ** (0.4 / self.error_order)
+        factor = SAFETY * error ** (-0.85 / self.error_order) * before ** (0.2 / self.error_order)
         factor = factor.clamp(_LEAST, _MOST)
         factor = torch.where(rejected, factor.clamp(max=1.0), factor)
         if self.lazy:

@@ -71,8 +71,8 @@ class SimplifiedNewton:
             update = system.solve(tau * self.flow(t, b + z) - z)
             size, last = self.tolerance.norm(update, scale), size
             if iteration == 0:
-                # Without a rate yet, that of the stage before is trusted, and less the older it gets.
-                reached = samples.contraction**0.8 * size <= self.accuracy
+                # Without a rate yet, the last one is trusted.
+                reached = samples.contraction * size <= self.accuracy
                 lost = ~size.isfinite()
             else:
                 now = size / last

@@ -75,6 +75,8 @@ def attempt(
     table, y = method.tableau, samples.y
     h = interval.h.to(y.dtype)[:, None]
     newton = SimplifiedNewton(flow, tolerance, tolerance.newton(y.dtype))
+    # What was known of the contraction gets less certain from step to step.
+    samples.contraction = samples.contraction**0.8
     increments: list[Tensor] = []
     solved, rate, states = running, torch.zeros_like(y[:, 0]), [y]
     for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
