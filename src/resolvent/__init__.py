@@ -1,6 +1,6 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, blocks, estimators, fields, integrate, models, regularizers, schemes, spectral
+from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
 from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.function import Rowwise

@@ -1,8 +1,8 @@
 """Classical stiff problems, with their states at the end by scipy's Radau at a relative tolerance of 1e-12.
 
 References: Mazzia & Magherini, Test set for initial value problem solvers, release 2.4, 2008; Hairer & Wanner, Solving
-ordinary differential equations II, section IV.10 (van der Pol, Robertson, Oregonator, HIRES, E5, Brusselator). Where the
-test set prints a reference solution, the states here agree with it to ten digits.
+ordinary differential equations II, section IV.10 (van der Pol, Robertson, Oregonator, HIRES, E5, Brusselator). Where
+the test set prints a reference solution, the states here agree with it to ten digits.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,10 @@ def brusselator(cells: int) -> Field:
         u, v = y.reshape(-1, cells, 2).unbind(2)
         reaction = u * u * v
         return torch.stack(
-            [1 + reaction - 4 * u + rate * second_difference(u, 1.0), 3 * u - reaction + rate * second_difference(v, 3.0)],
+            [
+                1 + reaction - 4 * u + rate * second_difference(u, 1.0),
+                3 * u - reaction + rate * second_difference(v, 3.0),
+            ],
             dim=2,
         ).reshape(y.shape)
 
@@ -81,7 +84,9 @@ def heat(cells: int) -> Field:
     """u_t = u_xx + (pi^2 - 1) exp(-t) sin(pi x), whose solution is exp(-t) sin(pi x)."""
     x = torch.arange(1, cells + 1, dtype=torch.float64) / (cells + 1)
     # The eigenvalue of the difference operator in place of pi^2: the solution is then exact on the grid.
-    eigenvalue = (2 * (cells + 1)) ** 2 * torch.sin(torch.tensor(torch.pi / (2 * (cells + 1)), dtype=torch.float64)) ** 2
+    eigenvalue = (2 * (cells + 1)) ** 2 * torch.sin(
+        torch.tensor(torch.pi / (2 * (cells + 1)), dtype=torch.float64)
+    ) ** 2
 
     def field(t: Tensor | float, y: Tensor) -> Tensor:
         t = torch.as_tensor(t, dtype=y.dtype).reshape(-1, 1)
@@ -129,6 +134,47 @@ PROBLEMS = {
         brusselator_start(20),
         10.0,
         1e-9,
-        (0.8776530097, 3.154703909, 0.7658928274, 3.29554882, 0.6712478471, 3.413643265, 0.5958550018, 3.50583009, 0.5386469677, 3.573451166, 0.4969386019, 3.620405791, 0.4676720877, 3.651446868, 0.4481320348, 3.671045423, 0.436247126, 3.682770847, 0.4306606757, 3.689013043, 0.43071125, 3.690887551, 0.4364053272, 3.688219383, 0.4484169184, 3.679556663, 0.468113179, 3.662214786, 0.4975692042, 3.632401031, 0.5394886457, 3.585523549, 0.5968897247, 3.516839976, 0.6723805303, 3.422609112, 0.7669226841, 3.301778439, 0.8782943216, 3.157853117),
+        (
+            0.8776530097,
+            3.154703909,
+            0.7658928274,
+            3.29554882,
+            0.6712478471,
+            3.413643265,
+            0.5958550018,
+            3.50583009,
+            0.5386469677,
+            3.573451166,
+            0.4969386019,
+            3.620405791,
+            0.4676720877,
+            3.651446868,
+            0.4481320348,
+            3.671045423,
+            0.436247126,
+            3.682770847,
+            0.4306606757,
+            3.689013043,
+            0.43071125,
+            3.690887551,
+            0.4364053272,
+            3.688219383,
+            0.4484169184,
+            3.679556663,
+            0.468113179,
+            3.662214786,
+            0.4975692042,
+            3.632401031,
+            0.5394886457,
+            3.585523549,
+            0.5968897247,
+            3.516839976,
+            0.6723805303,
+            3.422609112,
+            0.7669226841,
+            3.301778439,
+            0.8782943216,
+            3.157853117,
+        ),
     ),
 }

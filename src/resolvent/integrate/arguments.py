@@ -53,8 +53,8 @@ def as_tolerance(rtol: float | None, atol: float | Tensor | None, y0: Tensor) ->
     if isinstance(atol, Tensor):
         if atol.shape not in (torch.Size(), y0.shape[1:]) or not bool((atol > 0).all()):
             raise ValueError(
-                f"atol must be a positive number, or a tensor of positive ones like a sample, {tuple(y0.shape[1:])}, got "
-                f"shape {tuple(atol.shape)} with the least entry {atol.min().item() if atol.numel() else None}."
+                f"atol must be a positive number, or a tensor of positive ones like a sample, {tuple(y0.shape[1:])}, "
+                f"got shape {tuple(atol.shape)} with the least entry {atol.min().item() if atol.numel() else None}."
             )
         return Tolerance(float(rtol), atol.detach().to(y0).reshape(-1))
     if not isinstance(atol, int | float) or not (math.isfinite(atol) and atol > 0):

@@ -42,8 +42,8 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Controller:
-    """A proportional-integral controller: the next step is h * 0.9 err^(-0.85/q) before^(0.2/q), with the errors of this
-    step and of the one before it, within limits.
+    """A proportional-integral controller: the next step is h * 0.9 err^(-0.85/q) before^(0.2/q), with the errors of
+    this step and of the one before it, within limits.
 
     Attributes:
         error_order: q, the power of h that the estimate is proportional to.
@@ -70,7 +70,9 @@ class Controller:
         return h * (SAFETY * error ** (-1 / self.error_order)).clamp(_LEAST, SAFETY)
 
 
-def first_step(flow: Flow, t: Tensor, y: Tensor, slope: Tensor, span: Tensor, tolerance: Tolerance, order: int) -> Tensor:
+def first_step(
+    flow: Flow, t: Tensor, y: Tensor, slope: Tensor, span: Tensor, tolerance: Tolerance, order: int
+) -> Tensor:
     """A first step, (batch,) and positive, from the sizes of the state, its slope and its second derivative.
 
     Arguments:
@@ -86,7 +88,7 @@ def first_step(flow: Flow, t: Tensor, y: Tensor, slope: Tensor, span: Tensor, to
     d0, d1 = tolerance.norm(y, scale).double(), tolerance.norm(slope, scale).double()
     small = (d0 < 1e-5) | (d1 < 1e-5)
     h0 = torch.where(small, 1e-6, 0.01 * d0 / d1.clamp(min=1e-300))
-    h0 = torch.minimum(h0, span.abs())
+    h0 = torch.minimum(h0, 0.5 * span.abs())
     ahead = h0 * span.sign()
     further = flow(t + ahead, y + ahead.to(y.dtype)[:, None] * slope)
     d2 = tolerance.norm(further - slope, scale).double() / h0.clamp(min=1e-300)

@@ -9,12 +9,12 @@ from resolvent.integrate.result import IntegrationStatus as Status
 _ADVICE = {
     Status.MAX_STEPS: "more steps (max_steps=...), a looser rtol, or an implicit method for a stiff field "
     '(scheme=rs.schemes.tableaux.KVAERNO5, or "auto")',
-    Status.STEP_TOO_SMALL: "a look at the solution there: it may grow beyond all bounds in finite time, or the field may "
-    "jump (give its times by jumps=...); a looser rtol or a larger atol where components pass through zero",
-    Status.NON_FINITE: "a look at the field: it returned NaN or infinity, however short the step; the solution may have "
-    "left the region where the field is defined",
-    Status.NOT_SOLVED: "a look at the field: its Jacobian may be wrong or the field not smooth; give the times of jumps "
-    "by jumps=..., or take an explicit method if the field is not stiff",
+    Status.STEP_TOO_SMALL: "a look at the solution there: it may grow beyond all bounds in finite time, or the field "
+    "may jump (give its times by jumps=...); a looser rtol or a larger atol where components pass through zero",
+    Status.NON_FINITE: "a look at the field: it returned NaN or infinity, however short the step; the solution may "
+    "have left the region where the field is defined",
+    Status.NOT_SOLVED: "a look at the field: its Jacobian may be wrong or the field not smooth; give the times of "
+    "jumps by jumps=..., or take an explicit method if the field is not stiff",
 }
 
 
@@ -34,7 +34,11 @@ def describe(integration: Integration) -> str:
     kinds = [Status(int(code)) for code in integration.status[failed].unique()]
     counts = ", ".join(f"{int((integration.status == kind).sum())} {kind.meaning}" for kind in kinds)
     reached = integration.reached[failed]
-    far = f"t = {reached.min():.6g}" if reached.min() == reached.max() else f"t = {reached.min():.6g} to {reached.max():.6g}"
+    far = (
+        f"t = {reached.min():.6g}"
+        if reached.min() == reached.max()
+        else f"t = {reached.min():.6g} to {reached.max():.6g}"
+    )
     lines = [
         f"The integration failed for {int(failed.sum())} of {failed.numel()} samples ({counts}), at {far}. What to try:"
     ]

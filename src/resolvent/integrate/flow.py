@@ -35,8 +35,8 @@ class Flow:
         if not isinstance(image, Tensor) or image.shape != state.shape:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             raise ValueError(
-                f"field must map states (batch, *shape) to the same shape: it took {tuple(state.shape)} and gave {got}. "
-                "The time is a tensor (batch,): shape it like t[:, None] to multiply states."
+                f"field must map states (batch, *shape) to the same shape: it took {tuple(state.shape)} and gave "
+                f"{got}. The time is a tensor (batch,): shape it like t[:, None] to multiply states."
             )
         if image.dtype != y.dtype:
             raise ValueError(

@@ -83,7 +83,10 @@ class Integrator:
             self.status = torch.where(going & ~finite, int(Status.NON_FINITE), self.status)
             going = going & finite
             if first is None:
-                h = first_step(self.flow, point.t, y, slope, end - point.t, self.tolerance, self.methods[0].tableau.order)
+                h = first_step(
+                    self.flow, point.t, y, slope, end - point.t, self.tolerance, self.methods[0].tableau.order
+                )
+                h = h if self.min_step is None else h.clamp(min=2 * self.min_step)
             else:
                 h = torch.full_like(point.t, first)
         for method in self.methods:

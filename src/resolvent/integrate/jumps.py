@@ -15,11 +15,11 @@ class Jumps:
     """Times at which a step ends exactly, and what happens to the state there.
 
     Arguments:
-        times: (count,), or (count, batch) where samples have their own, in any order; may require a gradient. Times that
-            are not between the first time (included) and the last one (excluded) do nothing, so that infinity fills
+        times: (count,), or (count, batch) where samples have their own, in any order; may require a gradient. Times
+            that are not between the first time (included) and the last one (excluded) do nothing, so that infinity fills
             the places of samples with fewer jumps.
-        change: a function of the time (batch,) and the states (batch, *shape) that returns the states after the jump, or
-            one for each of the times; None if only the field jumps. It is called with the whole batch, and what it
+        change: a function of the time (batch,) and the states (batch, *shape) that returns the states after the jump,
+            or one for each of the times; None if only the field jumps. It is called with the whole batch, and what it
             returns for the samples that are not at this jump is not used.
 
     At the time of a jump the trajectory has the state before the change. The field is never evaluated beyond a jump
@@ -35,7 +35,9 @@ class Jumps:
         if any(change is not None and not callable(change) for change in changes):
             raise ValueError(f"change must be a function (t, y), a list of them, or None, got {self.change!r}.")
         if many and len(changes) != len(self.times):
-            raise ValueError(f"change must have one function for each of the {len(self.times)} times, got {len(changes)}.")
+            raise ValueError(
+                f"change must have one function for each of the {len(self.times)} times, got {len(changes)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,14 @@ class Spans:
                 continue
             changed = change(t, y)
             if not isinstance(changed, Tensor) or changed.shape != y.shape or changed.dtype != y.dtype:
-                got = f"{tuple(changed.shape)}, {changed.dtype}" if isinstance(changed, Tensor) else type(changed).__name__
-                raise ValueError(f"change must return states like its argument, {tuple(y.shape)}, {y.dtype}; got {got}.")
+                got = (
+                    f"{tuple(changed.shape)}, {changed.dtype}"
+                    if isinstance(changed, Tensor)
+                    else type(changed).__name__
+                )
+                raise ValueError(
+                    f"change must return states like its argument, {tuple(y.shape)}, {y.dtype}; got {got}."
+                )
             here = (self.which[span] == j).reshape(-1, *(1,) * (y.dim() - 1))
             y = torch.where(here, changed, y)
         return y
@@ -78,7 +86,8 @@ def spans(times: Tensor, jumps: object) -> Spans:
     at = torch.as_tensor(given.times, device=times.device).double()
     if at.dim() not in (1, 2) or (at.dim() == 2 and at.shape[1] != times.shape[1]):
         raise ValueError(
-            f"jumps must be times (count,) or (count, batch) with a batch of {times.shape[1]}, got shape {tuple(at.shape)}."
+            f"jumps must be times (count,) or (count, batch) with a batch of {times.shape[1]}, got shape "
+            f"{tuple(at.shape)}."
         )
     if bool(at.isnan().any()):
         raise ValueError("jumps must be numbers; pad with infinity where a sample has fewer of them, not with NaN.")

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from resolvent.schemes.dense_output import dense_weights
+from resolvent.schemes.dense_output import dense_order, dense_weights, largest_error
 from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.tableau import Row, Tableau
@@ -40,6 +40,18 @@ class Method:
     def error_order(self) -> int:
         """The power of h that the estimate is proportional to."""
         return min(self.tableau.order, tree_order([(self.tableau.A, self.tableau.embedded)])) + 1
+
+    @cached_property
+    def caution(self) -> float:
+        """What the estimate is multiplied by, so that it covers dense output: the error of that over the one that
+        is estimated, which have the same power of h; at least 1."""
+        order, A = self.error_order, torch.tensor(self.tableau.A, dtype=torch.float64)
+        if dense_order(self.tableau) + 1 != order or order > self.tableau.order:
+            return 1.0
+        s = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
+        inside = (s ** torch.arange(1, len(self.dense) + 1)) @ self.dense
+        embedded = torch.tensor([self.tableau.embedded], dtype=torch.float64)
+        return max(1.0, largest_error(A, inside, order) / largest_error(A, embedded, order))
 
     @cached_property
     def keeps_slope(self) -> bool:
@@ -82,8 +94,8 @@ def as_method(scheme: object) -> Method:
     diagonal = {row[i] for i, row in enumerate(table.A)} - {0.0}
     if not table.diagonal or len(diagonal) > 1:
         raise ValueError(
-            "scheme must be explicit, or diagonally implicit with one number on the diagonal, so that one factorization "
-            f"serves all stages; the diagonal of this one is {tuple(row[i] for i, row in enumerate(table.A))}."
+            "scheme must be explicit, or diagonally implicit with one number on the diagonal, so that one "
+            f"factorization serves all stages; the diagonal of this one is {tuple(row[i] for i, row in enumerate(table.A))}."
         )
     return Method(table)
 

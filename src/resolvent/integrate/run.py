@@ -18,8 +18,9 @@ from resolvent.integrate.trial import Interval, Trial, attempt
 STIFF = -1
 """The status of a sample that an explicit method hands over to an implicit one."""
 
-# The largest h |lambda| that an explicit method of order five is stable for, and how many steps there show stiffness.
-_STABLE, _STIFF_STEPS, _RELAXED_STEPS = 3.25, 15, 6
+# The h |lambda| beyond which a step of an explicit method of order five looks stiff (it is stable up to 3.3), and how
+# many such steps, or others, it takes to decide.
+_STIFF_FROM, _STIFF_STEPS, _RELAXED_STEPS = 2.0, 15, 6
 # What a step that failed altogether is multiplied by.
 _SHRINK = 0.25
 # The smallest step at t = 0.
@@ -99,7 +100,7 @@ class Run:
         interval, ends = self._interval(live, running)
         system = None
         if self.method.implicit:
-            system = self.systems.prepare(live, self.method.diagonal * interval.h)
+            system = self.systems.prepare(live, interval.first, self.method.diagonal * interval.h)
         trial = attempt(self.method, self.flow, self.tolerance, live, interval, system, running)
         good = running & trial.solved & (trial.estimate <= 1)
         start, number = live.y, live.accepted
@@ -170,7 +171,7 @@ class Run:
         status = torch.where(tiny, torch.where(live.rejected, live.cause, int(Status.STEP_TOO_SMALL)), live.status)
         status = torch.where(running & ~done & (live.attempts >= self.max_steps), int(Status.MAX_STEPS), status)
         if self.detect and trial.stiffness is not None:
-            at_limit = good & (trial.stiffness > _STABLE)
+            at_limit = good & (trial.stiffness > _STIFF_FROM)
             live.relaxed = torch.where(at_limit, 0, live.relaxed + (good & ~at_limit).long())
             live.stiff = torch.where(live.relaxed >= _RELAXED_STEPS, 0, live.stiff + at_limit.long())
             status = torch.where(running & (live.stiff >= _STIFF_STEPS) & ~done, STIFF, status)

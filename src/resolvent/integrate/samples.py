@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,15 +55,16 @@ class Samples:
 
     def take(self, rows: Tensor) -> "Samples":
         """The samples `rows` alone."""
-        return Samples(**{name: None if value is None else value[rows] for name, value in self.items()})
+        rest: dict[str, Any] = {name: None if value is None else value[rows] for name, value in self.items()}
+        return dataclasses.replace(self, **rest)
 
     def put(self, rows: Tensor, some: "Samples") -> None:
         """Puts back the rows that `take` took."""
         for name, value in some.items():
             if value is not None:
                 whole = getattr(self, name)
-                setattr(self, name, value.new_zeros(len(self.t), *value.shape[1:]) if whole is None else whole)
-                getattr(self, name)[rows] = value
+                whole = value.new_zeros(len(self.t), *value.shape[1:]) if whole is None else whole
+                setattr(self, name, whole.index_copy(0, rows, value))
 
     def items(self) -> list[tuple[str, Tensor | None]]:
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]

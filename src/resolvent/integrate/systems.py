@@ -8,7 +8,6 @@ from torch import Tensor
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
-from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.stopping import Stopping
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.samples import Samples
@@ -54,7 +53,9 @@ class Products(System):
     def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         system = LinearProblem(r.reshape(-1, *self.flow.shape), self.linearization, transposed)
         with torch.no_grad():
-            return solve(system, GMRES(), Stopping(rtol=self.rtol), system.precondition(system.b)).value.reshape(r.shape)
+            return solve(system, GMRES(), Stopping(rtol=self.rtol), system.precondition(system.b)).value.reshape(
+                r.shape
+            )
 
 
 class KeptMatrix:
@@ -63,11 +64,13 @@ class KeptMatrix:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
 
-    def prepare(self, samples: Samples, tau: Tensor) -> System:
-        """The systems for steps with tau (batch,), with a new Jacobian for the samples whose old one is `stale`."""
+    def prepare(self, samples: Samples, t: Tensor, tau: Tensor) -> System:
+        """The systems for steps from t with tau, (batch,) both, with a new Jacobian where the old one is `stale`."""
         stale = samples.stale
         if bool(stale.any()):
-            new = self._jacobian(samples, tau, stale)
+            new = self._jacobian(t, samples.y, tau, stale)
+            # An infinite matrix would make all corrections zero, as if the stage were solved for.
+            new = torch.where(new.isfinite(), new, torch.nan)
             samples.matrix = new if samples.matrix is None else torch.where(stale[:, None, None], new, samples.matrix)
             samples.matrix_tau = torch.where(stale, tau, samples.matrix_tau)
             samples.fresh = samples.fresh | stale
@@ -77,14 +80,13 @@ class KeptMatrix:
         identity = torch.eye(samples.y.shape[1], dtype=samples.y.dtype, device=samples.y.device)
         return Factors(identity - ratio.to(samples.y.dtype)[:, None, None] * samples.matrix)
 
-    def _jacobian(self, samples: Samples, tau: Tensor, stale: Tensor) -> Tensor:
+    def _jacobian(self, t: Tensor, y: Tensor, tau: Tensor, stale: Tensor) -> Tensor:
         """tau J of the samples that are stale, (batch, n, n); of others anything."""
         if not self.flow.field.rowwise or bool(stale.all()):
-            return self.flow.step_matrix(samples.t, samples.y, tau)
+            return self.flow.step_matrix(t, y, tau)
         rows = stale.nonzero()[:, 0]
-        new = samples.y.new_zeros(*samples.y.shape, samples.y.shape[1])
-        new[rows] = self.flow.step_matrix(samples.t[rows], samples.y[rows], tau[rows])
-        return new
+        new = y.new_zeros(*y.shape, y.shape[1])
+        return new.index_copy(0, rows, self.flow.step_matrix(t[rows], y[rows], tau[rows]))
 
 
 class NewProducts:
@@ -93,9 +95,10 @@ class NewProducts:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
 
-    def prepare(self, samples: Samples, tau: Tensor) -> System:
+    def prepare(self, samples: Samples, t: Tensor, tau: Tensor) -> System:
+        """The systems for steps from t with tau, (batch,) both."""
         samples.fresh, samples.stale = torch.ones_like(samples.fresh), torch.zeros_like(samples.stale)
-        return Products(self.flow, samples.t, samples.y, tau)
+        return Products(self.flow, t, samples.y, tau)
 
 
 def systems(flow: Flow) -> KeptMatrix | NewProducts:

@@ -87,7 +87,9 @@ def attempt(
         else:
             assert system is not None
             tau = row[i] * h
-            guess = row[i] * (add(torch.zeros_like(y), method.guesses[i], increments) if increments else h * samples.slope)
+            guess = row[i] * (
+                add(torch.zeros_like(y), method.guesses[i], increments) if increments else h * samples.slope
+            )
             stage = newton.solve(interval.time(c), b, guess, tau, system, samples, solved)
             increments.append(stage.increment / row[i])
             solved, rate = stage.converged, torch.maximum(rate, stage.rate)
@@ -98,7 +100,7 @@ def attempt(
     if method.filtered:
         assert system is not None
         error = system.solve(error)
-    estimate = tolerance.norm(error, tolerance.scale(torch.maximum(y.abs(), end.abs())))
+    estimate = method.caution * tolerance.norm(error, tolerance.scale(torch.maximum(y.abs(), end.abs())))
     trial = Trial(increments, end, estimate, solved, rate)
     if method.twin and not method.implicit:
         trial.stiffness = _ratio(increments[-1] - increments[-2], states[-1] - states[-2])

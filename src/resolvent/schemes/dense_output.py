@@ -46,6 +46,13 @@ def dense_order(tableau: Tableau) -> int:
     return next(p - 1 for p in range(1, tableau.order + 2) if not holds(p))
 
 
+def largest_error(A: Tensor, weights: Tensor, order: int) -> float:
+    """The largest error of the trees of an order, for weights (points, stages) of the fractions 0, ..., 1 of a step."""
+    s = torch.linspace(0, 1, len(weights), dtype=torch.float64) if len(weights) > 1 else weights.new_ones(1)
+    errors = [weights @ stage_weights(tree, [A]) - s**order / tree.density for tree in trees(order)]
+    return float(torch.stack(errors).abs().max())
+
+
 def _power(coefficients: Tensor, p: int, value: float) -> bool:
     """Whether a polynomial without a constant term is `value` s^p."""
     expected = torch.zeros_like(coefficients)
@@ -67,7 +74,10 @@ def _solve(tableau: Tableau, order: int, degree: int, smooth: bool) -> Tensor | 
     powers = torch.arange(1, degree + 1, dtype=torch.float64)
     identity, unit = torch.eye(stages, dtype=torch.float64), torch.eye(degree, dtype=torch.float64)
     # Each block of rows acts on the matrix B, flattened.
-    rows, values = [torch.kron(torch.ones(1, degree, dtype=torch.float64), identity)], [torch.tensor(tableau.b, dtype=torch.float64)]
+    rows, values = (
+        [torch.kron(torch.ones(1, degree, dtype=torch.float64), identity)],
+        [torch.tensor(tableau.b, dtype=torch.float64)],
+    )
     if smooth:
         rows += [torch.kron(unit[:1], identity), torch.kron(powers[None], identity)]
         values += [identity[0], identity[-1]]

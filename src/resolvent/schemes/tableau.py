@@ -21,8 +21,8 @@ class Tableau:
         b: weights.
         order: of convergence.
         c: nodes; if empty, the row sums of A.
-        embedded: weights of a second method with the same stages, whose difference to the first estimates the error of a
-            step; empty if there is none. `rs.odeint` needs them.
+        embedded: weights of a second method with the same stages, whose difference to the first estimates the error
+            of a step; empty if there is none. `rs.odeint` needs them.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """

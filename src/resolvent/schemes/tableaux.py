@@ -17,8 +17,8 @@ Alexander, Diagonally implicit Runge-Kutta methods for stiff ODEs, SIAM J. Numer
 Bank et al., Transient simulation of silicon devices and circuits, 1985, and Hosea & Shampine, Analysis and
 implementation of TR-BDF2, 1996; Hairer, Lubich & Wanner, Geometric numerical integration, section II.2 (Lobatto pair);
 Bogacki & Shampine, A 3(2) pair of Runge-Kutta formulas, 1989; Dormand & Prince, A family of embedded Runge-Kutta
-formulae, 1980; Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption, 2011;
-Kvaerno, Singly diagonally implicit Runge-Kutta methods with an explicit first stage, BIT 44, 2004.
+formulae, 1980; Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption,
+2011; Kvaerno, Singly diagonally implicit Runge-Kutta methods with an explicit first stage, BIT 44, 2004.
 """
 
 import math
@@ -26,7 +26,6 @@ import math
 from resolvent.schemes.tableau import Row, Tableau
 
 _R2, _R3, _R6 = math.sqrt(2), math.sqrt(3), math.sqrt(6)
-
 
 
 def _lower(*rows: Row, order: int, embedded: Row = ()) -> Tableau:
