@@ -16,8 +16,8 @@ class Jumps:
 
     Arguments:
         times: (count,), or (count, batch) where samples have their own, in any order; may require a gradient. Times
-            that are not between the first time (included) and the last one (excluded) do nothing, so that infinity fills
-            the places of samples with fewer jumps.
+            that are not between the first time (included) and the last one (excluded) do nothing, so that infinity
+            fills the places of samples with fewer jumps.
         change: a function of the time (batch,) and the states (batch, *shape) that returns the states after the jump,
             or one for each of the times; None if only the field jumps. It is called with the whole batch, and what it
             returns for the samples that are not at this jump is not used.

@@ -95,7 +95,7 @@ def as_method(scheme: object) -> Method:
     if not table.diagonal or len(diagonal) > 1:
         raise ValueError(
             "scheme must be explicit, or diagonally implicit with one number on the diagonal, so that one "
-            f"factorization serves all stages; the diagonal of this one is {tuple(row[i] for i, row in enumerate(table.A))}."
+            f"factorization serves all stages; this one has {tuple(row[i] for i, row in enumerate(table.A))} there."
         )
     return Method(table)
 

@@ -1,8 +1,8 @@
 """Replays: the accepted steps of a run made again with a graph, their sizes held fixed.
 
 The stages are known by then. An explicit one is evaluated again. An implicit one, K = h F(t, b + gamma K), is
-attached by the implicit function theorem: the evaluation h F(t, b + gamma K) at the known K has the graph of b, h, t and all that
-F closes over, and A^{-1}, A = I - h gamma F', applied to it gives the derivative of K.
+attached by the implicit function theorem: the evaluation h F(t, b + gamma K) at the known K has the graph of b, h, t
+and all that F closes over, and A^{-1}, A = I - h gamma F', applied to it gives the derivative of K.
 """
 
 from collections.abc import Sequence
