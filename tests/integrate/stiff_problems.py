@@ -129,6 +129,9 @@ PROBLEMS = {
             2.850001604814e-3,
         ),
     ),
+    "E5": Problem(
+        e5, (1.76e-3, 0.0, 0.0, 0.0), 1e9, 1e-24, (3.1317059585e-14, 1.4840888840e-16, 1.4840985291e-16, 4.524368e-26)
+    ),
     "Brusselator": Problem(
         brusselator(20),
         brusselator_start(20),

@@ -100,10 +100,13 @@ def attempt(
     if method.filtered:
         assert system is not None
         error = system.solve(error)
-    estimate = method.caution * tolerance.norm(error, tolerance.scale(torch.maximum(y.abs(), end.abs())))
+    scale = tolerance.scale(torch.maximum(y.abs(), end.abs()))
+    estimate = method.caution * tolerance.norm(error, scale)
     trial = Trial(increments, end, estimate, solved, rate)
     if method.twin and not method.implicit:
-        trial.stiffness = _ratio(increments[-1] - increments[-2], states[-1] - states[-2])
+        # In the weighted norm: the stiff component may be the smallest one.
+        slopes, apart = increments[-1] - increments[-2], states[-1] - states[-2]
+        trial.stiffness = tolerance.norm(slopes, scale) / tolerance.norm(apart, scale).clamp(min=1e-30)
     return trial
 
 
@@ -115,6 +118,3 @@ def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
             total = torch.add(total, term, alpha=weight)
     return total
 
-
-def _ratio(slopes: Tensor, states: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(slopes, dim=1) / torch.linalg.vector_norm(states, dim=1).clamp(min=1e-300)
