@@ -195,7 +195,9 @@ def test_approximate_adjoints_and_their_measured_error() -> None:
     def F(w: Tensor) -> Tensor:
         return 0.5 * w @ torch.linalg.qr(W).Q
 
-    errors = {k: rs.analysis.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)}
+    errors = {
+        k: rs.analysis.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)
+    }
     assert errors[0].relative == pytest.approx(rs.analysis.gradient_error(rs.OneStepAdjoint(), F, b, 1.0, [W]).relative)
     for k in (0, 1, 4, 8):
         assert 0.1 * 0.5 ** (k + 1) < errors[k].by_input["b"] < 2 * 0.5 ** (k + 1)

@@ -93,7 +93,7 @@ def test_diffusion_of_many_unknowns_without_a_matrix() -> None:
 def test_products_in_place_of_a_matrix_lead_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     field, y0 = brusselator(12), torch.tensor([brusselator_start(12)], requires_grad=True)
     found = []
-    for most in (128, 1):
+    for most in (256, 1):
         monkeypatch.setattr("resolvent.integrate.systems.MOST_FOR_DENSE", most)
         monkeypatch.setattr("resolvent.integrate.replay.MOST_FOR_DENSE", most)
         states = rs.odeint(field, y0, [0.0, 2.0], tableaux.KVAERNO5, rtol=1e-7).states

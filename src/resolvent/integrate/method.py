@@ -75,6 +75,13 @@ class Method:
         return dense_weights(self.tableau)
 
     @cached_property
+    def bends(self) -> tuple[Row, Row]:
+        """Weights of the second and the third derivative of dense output at the end of a step, in units of the step."""
+        d = torch.arange(1, len(self.dense) + 1, dtype=torch.float64)
+        second, third = (d * (d - 1)) @ self.dense, (d * (d - 1) * (d - 2)) @ self.dense
+        return tuple(second.tolist()), tuple(third.tolist())
+
+    @cached_property
     def guesses(self) -> tuple[Row, ...]:
         """For each stage the weights of the slopes of the stages before it that extrapolate to its slope: exact for
         polynomials in time, of a degree of at most two."""

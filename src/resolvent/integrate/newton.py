@@ -66,26 +66,28 @@ class SimplifiedNewton:
         """
         z, running, converged = guess, wanted, torch.zeros_like(wanted)
         scale = self.tolerance.scale(samples.y)
-        size = rate = torch.zeros_like(samples.y[:, 0])
+        contraction = samples.contraction
+        size = rate = torch.zeros_like(contraction)
+        # Numbers that are not finite pass none of the comparisons, and end in `lost`.
         for iteration in range(_MOST_ITERATIONS):
-            update = system.solve(tau * self.flow(t, b + z) - z)
+            update = system.solve(torch.addcmul(-z, tau, self.flow(t, b + z)))
             size, last = self.tolerance.norm(update, scale), size
-            if iteration == 0:
-                # Without a rate yet, the last one is trusted.
-                reached = samples.contraction * size <= self.accuracy
-                lost = ~size.isfinite()
+            if iteration == 0:  # Without a rate yet, the last one is trusted.
+                reached = contraction * size <= self.accuracy
+                lost = torch.zeros_like(reached)
             else:
                 now = size / last
-                rate = torch.where(running, torch.maximum(rate, now), rate)
                 factor = now / (1 - now)
-                samples.contraction = torch.where(running & (now < 1), factor.clamp(min=1e-16), samples.contraction)
-                reached = (now < 1) & (factor * size <= self.accuracy)
-                remaining = now ** (_MOST_ITERATIONS - 1 - iteration) * factor * size
-                lost = ~(now < 1) | (remaining > self.accuracy)
-            reached = (reached | (size == 0)) & size.isfinite()
+                error = factor * size
+                shrinks = now < 1
+                reached = shrinks & (error <= self.accuracy)
+                lost = ~(shrinks & (error * now ** (_MOST_ITERATIONS - 1 - iteration) <= self.accuracy))
+                rate = torch.where(running, torch.maximum(rate, now), rate)
+                contraction = torch.where(running & shrinks, factor.clamp(min=1e-16), contraction)
             z = torch.where(running[:, None], z + update, z)
             converged = converged | (running & reached)
-            running = running & ~reached & ~lost
+            running = running & ~(reached | lost)
             if not bool(running.any()):
                 break
+        samples.contraction = contraction
         return Stage(z, converged, rate)

@@ -13,7 +13,7 @@ from resolvent.integrate.newton import SLOW
 from resolvent.integrate.result import IntegrationStatus as Status
 from resolvent.integrate.samples import Samples
 from resolvent.integrate.systems import systems
-from resolvent.integrate.trial import Interval, Trial, attempt
+from resolvent.integrate.trial import Interval, Trial, add, attempt
 
 STIFF = -1
 """The status of a sample that an explicit method hands over to an implicit one."""
@@ -160,6 +160,11 @@ class Run:
         if self.method.keeps_slope:
             step = torch.where(good, interval.h, 1.0).to(live.y.dtype)[:, None]
             live.slope = torch.where(column, trial.increments[-1] / step, live.slope)
+            if self.method.implicit:
+                zero = torch.zeros_like(live.y)
+                second, third = (add(zero, bend, trial.increments) for bend in self.method.bends)
+                live.second = torch.where(column, second / step**2, live.second)
+                live.third = torch.where(column, third / step**3, live.third)
         self._end(live, trial, running, good, good & ends)
 
     def _end(self, live: Samples, trial: Trial, running: Tensor, good: Tensor, done: Tensor) -> None:

@@ -27,6 +27,7 @@ class Samples:
         matrix, matrix_tau: (batch, n, n) and (batch,): tau J, and its tau.
         stale, fresh: (batch,), whether J has to be made anew, and whether it belongs to the present state.
         contraction: (batch,), theta / (1 - theta) of the last Newton iteration.
+        second, third: (batch, n), derivatives of the solution at t, from the last step of an implicit method.
         stiff, relaxed: (batch,), counts of steps that look stiff, and that do not.
     """
 
@@ -50,6 +51,8 @@ class Samples:
     stale: Tensor
     fresh: Tensor
     contraction: Tensor
+    second: Tensor
+    third: Tensor
     stiff: Tensor
     relaxed: Tensor
 
@@ -95,6 +98,8 @@ def start(index: Tensor, t: Tensor, end: Tensor, y: Tensor, slope: Tensor, h: Te
         stale=~none,
         fresh=none,
         contraction=torch.ones_like(y[:, 0]),
+        second=torch.zeros_like(y),
+        third=torch.zeros_like(y),
         stiff=count,
         relaxed=count,
     )

@@ -14,7 +14,7 @@ from resolvent.integrate.samples import Samples
 from resolvent.solvers.gmres import GMRES
 
 # Up to so many unknowns of a sample its matrix is formed and factorized.
-MOST_FOR_DENSE = 128
+MOST_FOR_DENSE = 256
 
 
 class System(ABC):

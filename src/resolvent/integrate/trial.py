@@ -87,9 +87,7 @@ def attempt(
         else:
             assert system is not None
             tau = row[i] * h
-            guess = row[i] * (
-                add(torch.zeros_like(y), method.guesses[i], increments) if increments else h * samples.slope
-            )
+            guess = row[i] * _guess(method, i, increments, h, samples)
             stage = newton.solve(interval.time(c), b, guess, tau, system, samples, solved)
             increments.append(stage.increment / row[i])
             solved, rate = stage.converged, torch.maximum(rate, stage.rate)
@@ -110,6 +108,14 @@ def attempt(
     return trial
 
 
+def _guess(method: Method, i: int, increments: list[Tensor], h: Tensor, samples: Samples) -> Tensor:
+    """A guess of the increment of stage i: from the stages before it, or while these are few, from the last step."""
+    if len(set(method.tableau.c[:i])) > 2:
+        return add(torch.zeros_like(h), method.guesses[i], increments)
+    ahead = method.tableau.c[i] * h
+    return h * (samples.slope + ahead * (samples.second + (0.5 * ahead) * samples.third))
+
+
 def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
     """x plus the weighted sum of the terms, in this order: no sample's rounding depends on the others."""
     total = x
@@ -117,4 +123,3 @@ def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
         if weight != 0:
             total = torch.add(total, term, alpha=weight)
     return total
-
