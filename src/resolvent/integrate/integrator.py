@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.integrate.control import Tolerance, first_step
+from resolvent.integrate.events import Watch
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.jumps import Spans
 from resolvent.integrate.method import Method
@@ -23,16 +24,19 @@ class Integrator:
     Attributes:
         methods: those that follow each other: a sample that is too stiff for one is handed over to the next.
         flow, tolerance, outputs: the field, the norm, and where states go.
+        watch: looks for events; None if there are none.
         max_steps, min_step, first: as for `odeint`.
         graph: whether the steps are to be repeated with a graph.
         checkpoint: whether that graph is made anew in the backward pass.
         status, accepted, attempts: (batch,), of all samples so far.
+        stops: the samples that an event has stopped, and the times when it did, with a graph.
     """
 
     methods: tuple[Method, ...]
     flow: Flow
     tolerance: Tolerance
     outputs: Outputs
+    watch: Watch | None
     max_steps: int
     min_step: float | None
     first: float | None
@@ -41,6 +45,7 @@ class Integrator:
     status: Tensor = field(init=False)
     accepted: Tensor = field(init=False)
     attempts: Tensor = field(init=False)
+    stops: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
 
     def run(self, spans: Spans, y: Tensor) -> Point:
         """Integrates from the states y (batch, n) through all spans; returns where the samples got to."""
@@ -55,6 +60,8 @@ class Integrator:
             going = (self.status == Status.RUNNING) & (left != right).detach()
             point = self._span(point, right, going, k > 0, k + 1 < count, self.first if k == 0 else None)
         self.status = torch.where(self.status == Status.RUNNING, int(Status.DONE), self.status)
+        for sample, t in self.stops:
+            point.t = point.t.index_copy(0, sample, t)
         return point
 
     def _start(self, point: Point, spans: Spans, k: int, left: Tensor, right: Tensor) -> Point:
@@ -70,6 +77,8 @@ class Integrator:
             inside = torch.nextafter(t, right.detach()) if k > 0 else t
             dt = left - left.detach() if self.graph and (left.requires_grad or right.requires_grad) else None
             slope = self.flow(inside if dt is None else inside + dt, y)
+        if self.watch is not None:
+            self.watch.begin(inside, y)
         return Point(t, y, slope, dt)
 
     def _span(
@@ -97,11 +106,14 @@ class Integrator:
             samples.attempts = self.attempts
             run = Run(method, self.flow, self.tolerance, self.max_steps, self.min_step, jump_before, jump_after)
             run.detect = method is not self.methods[-1]
+            run.look = None if self.watch is None else self.watch.look
             rounds = self._rounds(run, samples)
             self.accepted, self.attempts = self.accepted + samples.accepted, samples.attempts
             if self.graph:
                 dend = None if point.dt is None else right - end
-                point = Replay(method, self.flow, self.outputs, self.checkpoint).run(rounds, point, dend)
+                replay = Replay(method, self.flow, self.outputs, self.checkpoint, self.watch)
+                point = replay.run(rounds, point, dend)
+                self.stops += replay.stops
             else:
                 point = Point(samples.t, samples.y, samples.slope, None)
             point.t = samples.t
@@ -117,6 +129,7 @@ class Integrator:
         kept: list[tuple[AcceptedSteps, Covered]] = []
         for steps in run.rounds(samples):
             end = torch.where(steps.ends, samples.end[steps.sample], steps.interval.t + steps.interval.h)
+            end = torch.where(steps.stop.isfinite(), steps.interval.t + steps.stop * steps.interval.h, end)
             covered = self.outputs.cover(steps, end)
             if self.graph:
                 kept.append((steps, covered))

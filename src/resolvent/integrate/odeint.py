@@ -14,6 +14,7 @@ from resolvent.equation.modes import refuse_transforms, without_inference_tensor
 from resolvent.equation.problem import full_precision
 from resolvent.fields.arguments import check_callable_field
 from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
+from resolvent.integrate.events import Watch
 from resolvent.integrate.failure import report
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.integrator import Integrator
@@ -35,6 +36,7 @@ def odeint(
     atol: float | Tensor | None = None,
     *,
     jumps: Any = None,
+    event: Callable[[Tensor, Tensor], Tensor] | None = None,
     memory: str = "store",
     max_steps: int = 10_000,
     min_step: float | None = None,
@@ -63,6 +65,10 @@ def odeint(
         rtol: relative tolerance; None takes 1e-6 in float64 and 1e-4 in float32.
         atol: absolute tolerance, a number, or a tensor like a sample; None takes rtol / 1000.
         jumps: times at which the field jumps, (count,) or (count, batch), or `rs.integrate.Jumps` to change the state.
+        event: a function of the time (batch,) and the states that returns a number for each sample, (batch,): a sample
+            stops where it passes zero. Where and when that is, `Integration.final` and `reached` say, differentiable
+            both. It is called like the field, with fewer rows if that is `rowwise`. A zero that is passed twice in one
+            step may be missed.
         memory: "store" keeps the graph of the accepted steps for the backward pass, "checkpoint" the states of their
             stages, and makes the graph of a step again (first derivatives only).
         max_steps: steps of a sample, accepted or rejected, after which it is given up.
@@ -83,6 +89,8 @@ def odeint(
     check_steps(max_steps, min_step, first_step)
     check_memory(memory)
     check_policy(on_failure)
+    if event is not None and not callable(event):
+        raise ValueError(f"event must be a function (t, y) that returns a number for each sample, got {event!r}.")
     methods = _methods(scheme)
     tolerance = as_tolerance(rtol, atol, y0)
     given = torch.as_tensor(times, device=y0.device)
@@ -94,23 +102,32 @@ def odeint(
         _check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         outputs = Outputs(grid, flat)
-        changes = isinstance(jumps, Jumps) and jumps.change is not None
+        # What a change or an event closes over may require a gradient, too.
+        more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)
         integrator = Integrator(
             methods,
             flow,
             tolerance,
             outputs,
+            None if event is None else Watch(event, flow),
             max_steps,
             min_step,
             first_step,
-            graph=torch.is_grad_enabled() and (changes or _requires_grad(flow, grid, between.bounds, flat)),
+            graph=torch.is_grad_enabled() and (more or _requires_grad(flow, grid, between.bounds, flat)),
             checkpoint=memory == "checkpoint",
         )
         point = integrator.run(between, flat)
         states = outputs.states().reshape(len(grid), *y0.shape)
     rejected = integrator.attempts - integrator.accepted
     result = Integration(
-        given, states, integrator.status, integrator.accepted, rejected, point.t.detach(), flow.evaluations
+        times=given,
+        states=states,
+        status=integrator.status,
+        accepted=integrator.accepted,
+        rejected=rejected,
+        reached=point.t,
+        final=point.y.reshape(y0.shape),
+        evaluations=flow.evaluations,
     )
     report(result, on_failure)
     return result

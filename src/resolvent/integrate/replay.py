@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.integrate.events import Watch, attach
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
@@ -141,7 +142,7 @@ def pack(rounds: list[tuple[AcceptedSteps, Covered]], rank: Tensor, sizes: list[
     sample, number = (torch.cat([getattr(s, name) for s in steps]) for name in ("sample", "number"))
     order = (number * len(rank) + rank[sample]).argsort()
     interval = Interval(*(torch.cat([getattr(s.interval, f.name) for s in steps])[order] for f in fields(Interval)))
-    rest = {name: torch.cat([getattr(s, name) for s in steps])[order] for name in ("ends", "start", "end")}
+    rest = {name: torch.cat([getattr(s, name) for s in steps])[order] for name in ("ends", "start", "end", "stop")}
     increments = torch.cat([s.increments for s in steps], dim=1)[:, order]
     together = AcceptedSteps(sample[order], number[order], interval, increments=increments, **rest)
 
@@ -162,10 +163,18 @@ class Replay:
         method, flow: of the run.
         outputs: where the states at the times asked for go.
         checkpoint: whether the graph of a step is made anew in the backward pass.
+        watch: has the event at which samples stop, if there is one.
+
+    Attributes:
+        stops: the samples that an event has stopped, and the times when it did, with a graph.
     """
 
-    def __init__(self, method: Method, flow: Flow, outputs: Outputs, checkpoint: bool) -> None:
+    def __init__(
+        self, method: Method, flow: Flow, outputs: Outputs, checkpoint: bool, watch: Watch | None = None
+    ) -> None:
         self.method, self.flow, self.outputs, self.checkpoint = method, flow, outputs, checkpoint
+        self.watch = watch
+        self.stops: list[tuple[Tensor, Tensor]] = []
 
     def run(self, rounds: list[tuple[AcceptedSteps, Covered]], point: Point, dend: Tensor | None) -> Point:
         """The point at the end of the run.
@@ -242,7 +251,36 @@ class Replay:
         if not self.method.keeps_slope:
             slope = point.slope
         end = torch.where(active[:, None], end, point.y)
+        if self.watch is not None:
+            end = self._stop(self.watch, steps, rows, sample, interval, dh, point, increments, end)
         return Point(interval.t + interval.h, end, slope, point.dt if point.dt is None or dh is None else point.dt + dh)
+
+    def _stop(
+        self,
+        watch: Watch,
+        steps: AcceptedSteps,
+        rows: slice,
+        sample: Tensor | None,
+        interval: Interval,
+        dh: Tensor | None,
+        point: Point,
+        increments: Tensor,
+        end: Tensor,
+    ) -> Tensor:
+        """The ends of a group of steps, with the states at events in place of those of the samples that stop there."""
+        met = steps.stop[rows].isfinite().nonzero()[:, 0]
+        if not len(met):
+            return end
+        owner, stop = steps.sample[rows][met], steps.stop[rows][met]
+        at = met if sample is None else owner
+        h = interval.h[at] if dh is None else interval.h[at] + dh[at]
+        dt = None if point.dt is None else point.dt[at]
+        here = Interval(interval.t[at], h, interval.first[at], interval.last[at], interval.closed[at])
+        ends = torch.zeros_like(met, dtype=torch.bool)
+        some = AcceptedSteps(owner, owner, here, ends, point.y[at], end[at], increments[:, at], stop)
+        s = attach(watch, self.method, some, stop, dt)
+        self.stops.append((owner, here.t + s * h if dt is None else here.t + dt + s * h))
+        return end.index_copy(0, at, watch.inside(self.method, some, torch.arange(len(at), device=at.device), s))
 
     def _write(
         self,

@@ -42,7 +42,9 @@ class Integration:
         states: (count, batch, *shape), differentiable; NaN at the times that a sample did not reach.
         status: (batch,) of `IntegrationStatus` codes.
         accepted, rejected: (batch,), numbers of steps.
-        reached: (batch,), the last time that was reached, in double precision.
+        reached: (batch,), the last time that was reached, in double precision; that of the event, differentiable, where
+            one stopped the sample.
+        final: (batch, *shape), the state at that time, differentiable.
         evaluations: how often the field was called, for any number of samples; without the backward pass.
     """
 
@@ -52,6 +54,7 @@ class Integration:
     accepted: Tensor
     rejected: Tensor
     reached: Tensor
+    final: Tensor
     evaluations: int = field(default=0)
 
     @property

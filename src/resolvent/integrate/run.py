@@ -1,7 +1,7 @@
 """One adaptive run: steps of one method, for every sample over its own span, without a graph."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class AcceptedSteps:
         ends: (rows,), whether the step ends at the end of the span.
         start, end: (rows, n), the states at its ends.
         increments: (stages, rows, n), h times the slopes of the stages.
+        stop: (rows,), the fraction of the step at which an event stops the sample, infinite where none does.
     """
 
     sample: Tensor
@@ -47,6 +48,7 @@ class AcceptedSteps:
     start: Tensor
     end: Tensor
     increments: Tensor
+    stop: Tensor
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Run:
         max_steps: of a sample, accepted or not, in this and in earlier runs.
         min_step: the size below which a step fails; None takes the rounding of the time.
         jump_before, jump_after: whether the field may jump at the start and at the end of the span.
+        look: finds events, see `resolvent.integrate.events.Watch.look`; None if there are none.
         detect: whether samples that are limited by stability are handed over, with the status `STIFF`.
     """
 
@@ -68,6 +71,7 @@ class Run:
     min_step: float | None = None
     jump_before: bool = False
     jump_after: bool = False
+    look: Callable[[Method, AcceptedSteps], tuple[Tensor, Tensor, Tensor]] | None = None
     detect: bool = False
     controller: Controller = field(init=False)
 
@@ -107,10 +111,24 @@ class Run:
         self._update(live, trial, interval, running, good, ends)
         if not bool(good.any()):
             return None
-        rows = slice(None) if bool(good.all()) else good.nonzero()[:, 0]
+        rows = good.nonzero()[:, 0]
         kept = Interval(*(getattr(interval, name)[rows] for name in ("t", "h", "first", "last", "closed")))
         increments = torch.stack(trial.increments)[:, rows]
-        return AcceptedSteps(live.index[rows], number[rows], kept, ends[rows], start[rows], trial.y[rows], increments)
+        stop = torch.full_like(kept.t, torch.inf)
+        steps = AcceptedSteps(
+            live.index[rows], number[rows], kept, ends[rows], start[rows], trial.y[rows], increments, stop
+        )
+        return steps if self.look is None else self._stop(live, rows, steps)
+
+    def _stop(self, live: Samples, rows: Tensor, steps: AcceptedSteps) -> AcceptedSteps:
+        """Stops the samples that meet an event in their steps."""
+        assert self.look is not None
+        stop, t, y = self.look(self.method, steps)
+        met = rows[stop.isfinite()]
+        if len(met):
+            live.status = live.status.index_fill(0, met, int(Status.STOPPED))
+            live.t, live.y = live.t.index_copy(0, rows, t), live.y.index_copy(0, rows, y)
+        return replace(steps, stop=stop)
 
     def _interval(self, live: Samples, running: Tensor) -> tuple[Interval, Tensor]:
         """The next step, and whether it ends at the end of the span: if need be it is a little longer or, so that the
