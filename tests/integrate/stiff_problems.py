@@ -35,6 +35,10 @@ def van_der_pol(mu: float) -> Field:
     return lambda t, y: torch.stack([y[:, 1], mu * (1 - y[:, 0] ** 2) * y[:, 1] - y[:, 0]], 1)
 
 
+def van_der_pol_in_slow_time(eps: float) -> Field:
+    return lambda t, y: torch.stack([y[:, 1], ((1 - y[:, 0] ** 2) * y[:, 1] - y[:, 0]) / eps], 1)
+
+
 def oregonator(t: Tensor | float, y: Tensor) -> Tensor:
     a, b, c = y.unbind(1)
     return torch.stack([77.27 * (b + a * (1 - 8.375e-6 * a - b)), (c - (1 + a) * b) / 77.27, 0.161 * (a - c)], 1)
@@ -112,6 +116,9 @@ PROBLEMS = {
         robertson, (1.0, 0.0, 0.0), 1e11, 1e-9, (2.083340149701e-08, 8.33336077033e-14, 0.99999997916651)
     ),
     "van der Pol, mu = 1e3": Problem(van_der_pol(1e3), (2.0, 0.0), 2000.0, 1e-9, (1.706167732170, -8.928097010248e-4)),
+    "van der Pol, eps = 1e-6": Problem(
+        van_der_pol_in_slow_time(1e-6), (2.0, -0.66), 2.0, 1e-9, (1.706167732170469, -0.8928097010248)
+    ),
     "Oregonator": Problem(oregonator, (1.0, 2.0, 3.0), 360.0, 1e-9, (1.000814870319, 1228.178521550, 132.0554942847)),
     "HIRES": Problem(
         hires,

@@ -1,5 +1,6 @@
 """Gradients: those of the discrete solution, with the accepted steps held fixed."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,7 +72,8 @@ def test_gradcheck_with_steps_that_do_not_change(name: str, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["TSITOURAS5", "KVAERNO4", "KVAERNO5"])
 def test_gradcheck_through_adaptive_runs(name: str) -> None:
-    assert gradcheck(lambda *x: integrate(*x, name, rtol=1e-10, atol=1e-12), leaves(), eps=1e-5, atol=1e-5, rtol=1e-4)
+    run = partial(integrate, name=name, rtol=1e-10, atol=1e-12)
+    assert gradcheck(run, leaves(), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -144,6 +146,19 @@ def test_a_second_derivative_is_refused_for_implicit_methods_and_exact_for_expli
     (first,) = torch.autograd.grad(states[-1].sum(), k, create_graph=True)
     with pytest.raises(rs.DerivativeOrderError):
         torch.autograd.grad(first, k)
+
+
+@pytest.mark.parametrize("rowwise", [True, False])
+def test_second_derivatives_that_were_asked_for(rowwise: bool) -> None:
+    y0, k, times = leaves()
+
+    def hessian(name: str, **options: Any) -> Tensor:
+        states = integrate(y0, k, times.detach(), name, rowwise, **options)
+        (first,) = torch.autograd.grad(states[-1].sin().sum(), k, create_graph=True)
+        return torch.stack([torch.autograd.grad(part, k, retain_graph=True)[0] for part in first])
+
+    implicit = hessian("KVAERNO5", derivatives=2)
+    torch.testing.assert_close(implicit, hessian("DORMAND_PRINCE5"), rtol=1e-5, atol=1e-6)
 
 
 def test_without_anything_to_differentiate_there_is_no_graph() -> None:

@@ -70,6 +70,8 @@ def check_steps(max_steps: object, min_step: object, first_step: object) -> None
             raise ValueError(f"{name} must be a positive number, or None, got {value!r}.")
 
 
-def check_memory(memory: object) -> None:
+def check_memory(memory: object, derivatives: object) -> None:
+    if not isinstance(derivatives, int) or isinstance(derivatives, bool) or derivatives < 1:
+        raise ValueError(f"derivatives counts those that are exact and must be 1 or more, got {derivatives!r}.")
     if memory not in ("store", "checkpoint"):
         raise ValueError(f"memory must be 'store' or 'checkpoint', got {memory!r}.")

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from resolvent.integrate.attached import Point
 from resolvent.integrate.control import Tolerance, first_step
 from resolvent.integrate.events import Watch
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.jumps import Spans
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
-from resolvent.integrate.replay import Point, Replay
+from resolvent.integrate.replay import Replay
 from resolvent.integrate.result import IntegrationStatus as Status
 from resolvent.integrate.run import STIFF, AcceptedSteps, Run
 from resolvent.integrate.samples import Samples, start
@@ -28,6 +29,7 @@ class Integrator:
         max_steps, min_step, first: as for `odeint`.
         graph: whether the steps are to be repeated with a graph.
         checkpoint: whether that graph is made anew in the backward pass.
+        derivatives: how many are to be exact.
         status, accepted, attempts: (batch,), of all samples so far.
         stops: the samples that an event has stopped, and the times when it did, with a graph.
     """
@@ -42,6 +44,7 @@ class Integrator:
     first: float | None
     graph: bool
     checkpoint: bool
+    derivatives: int
     status: Tensor = field(init=False)
     accepted: Tensor = field(init=False)
     attempts: Tensor = field(init=False)
@@ -111,7 +114,7 @@ class Integrator:
             self.accepted, self.attempts = self.accepted + samples.accepted, samples.attempts
             if self.graph:
                 dend = None if point.dt is None else right - end
-                replay = Replay(method, self.flow, self.outputs, self.checkpoint, self.watch)
+                replay = Replay(method, self.flow, self.outputs, self.checkpoint, self.derivatives, self.watch)
                 point = replay.run(rounds, point, dend)
                 self.stops += replay.stops
             else:

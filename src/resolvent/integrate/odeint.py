@@ -38,6 +38,7 @@ def odeint(
     jumps: Any = None,
     event: Callable[[Tensor, Tensor], Tensor] | None = None,
     memory: str = "store",
+    derivatives: int = 1,
     max_steps: int = 10_000,
     min_step: float | None = None,
     first_step: float | None = None,
@@ -71,6 +72,8 @@ def odeint(
             step may be missed.
         memory: "store" keeps the graph of the accepted steps for the backward pass, "checkpoint" the states of their
             stages, and makes the graph of a step again (first derivatives only).
+        derivatives: how many of them are exact for implicit methods; each one more takes another evaluation of every
+            stage. Asking for more raises `DerivativeOrderError`. Explicit methods have all.
         max_steps: steps of a sample, accepted or rejected, after which it is given up.
         min_step: the size below which a step is given up; None takes the rounding of the time.
         first_step: the size of the first step; None takes Hairer's rule.
@@ -87,7 +90,7 @@ def odeint(
     check_callable_field(field)
     check_state(y0)
     check_steps(max_steps, min_step, first_step)
-    check_memory(memory)
+    check_memory(memory, derivatives)
     check_policy(on_failure)
     if event is not None and not callable(event):
         raise ValueError(f"event must be a function (t, y) that returns a number for each sample, got {event!r}.")
@@ -115,6 +118,7 @@ def odeint(
             first_step,
             graph=torch.is_grad_enabled() and (more or _requires_grad(flow, grid, between.bounds, flat)),
             checkpoint=memory == "checkpoint",
+            derivatives=derivatives,
         )
         point = integrator.run(between, flat)
         states = outputs.states().reshape(len(grid), *y0.shape)

@@ -1,124 +1,17 @@
-"""Replays: the accepted steps of a run made again with a graph, their sizes held fixed.
+"""Replays: the accepted steps of a run made again with a graph, the same steps of all samples together."""
 
-The stages are known by then. An explicit one is evaluated again. An implicit one, K = h F(t, b + gamma K), is
-attached by the implicit function theorem: the evaluation h F(t, b + gamma K) at the known K has the graph of b, h, t
-and all that F closes over, and A^{-1}, A = I - h gamma F', applied to it gives the derivative of K.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.integrate.attached import Point, repeat_step
 from resolvent.integrate.events import Watch, attach
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
 from resolvent.integrate.run import AcceptedSteps
-from resolvent.integrate.systems import MOST_FOR_DENSE, Factors, Products, System
-from resolvent.integrate.trial import Interval, add
-
-
-@dataclass
-class Point:
-    """Where a replay stands, with a graph.
-
-    Attributes:
-        t: (batch,), the time.
-        y, slope: (batch, n), the state and F there.
-        dt: (batch,), zero, with the derivative of the time; None if the times have none.
-    """
-
-    t: Tensor
-    y: Tensor
-    slope: Tensor
-    dt: Tensor | None
-
-    def take(self, rows: slice | Tensor) -> "Point":
-        """The samples `rows` alone."""
-        return Point(self.t[rows], self.y[rows], self.slope[rows], None if self.dt is None else self.dt[rows])
-
-
-class StageSystems:
-    """A = I - h gamma F' of the stages of one step, made when the first one is asked for.
-
-    Arguments:
-        flow: the field.
-        times, states: (batch,) and (batch, n) of each implicit stage.
-        tau: (batch,), h gamma.
-    """
-
-    def __init__(self, flow: Flow, times: list[Tensor], states: list[Tensor], tau: Tensor) -> None:
-        self.flow, self.times, self.states, self.tau = flow, times, states, tau
-        self._systems: list[System] = []
-
-    def inverse(self, i: int) -> InverseMap:
-        """A^{-1} of the i-th implicit stage."""
-
-        def solve(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
-            return self._system(i).solve(x, transposed)
-
-        return InverseMap(solve, order=1)
-
-    @torch.no_grad()
-    def _system(self, i: int) -> System:
-        if not self._systems:
-            self._systems = self._make()
-        return self._systems[i]
-
-    def _make(self) -> list[System]:
-        flow, count = self.flow, len(self.times)
-        if flow.size > MOST_FOR_DENSE:
-            rtol = 100 * torch.finfo(self.states[0].dtype).eps
-            return [Products(flow, t, w, self.tau, rtol) for t, w in zip(self.times, self.states, strict=True)]
-        if flow.field.rowwise:
-            stacked = flow.step_matrix(torch.cat(self.times), torch.cat(self.states), self.tau.repeat(count))
-            matrices = list(stacked.chunk(count))
-        else:
-            matrices = [flow.step_matrix(t, w, self.tau) for t, w in zip(self.times, self.states, strict=True)]
-        identity = torch.eye(flow.size, dtype=matrices[0].dtype, device=matrices[0].device)
-        return [Factors(identity - matrix) for matrix in matrices]
-
-
-def repeat_step(
-    method: Method, flow: Flow, interval: Interval, dh: Tensor | None, point: Point, known: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A step with a graph: its increments (stages, batch, n), and the state at its end.
-
-    Arguments:
-        method, flow, interval: as for the step that is repeated.
-        dh: (batch,), zero, with the derivative of h.
-        point: where it starts.
-        known: (stages, batch, n), the increments.
-    """
-    table, y = method.tableau, point.y
-    h = interval.h.to(y.dtype) if dh is None else (interval.h + dh).to(y.dtype)
-    h = h[:, None]
-    implicit = [i for i, row in enumerate(table.A) if row[i] != 0]
-    times = {i: interval.time(table.c[i]) for i in range(method.stages)}
-    known_states = {i: add(y.detach(), table.A[i][: i + 1], list(known[: i + 1])) for i in implicit}
-    tau = method.diagonal * interval.h
-    systems = StageSystems(flow, [times[i] for i in implicit], list(known_states.values()), tau)
-    increments: list[Tensor] = []
-    b = y
-    for i, row in enumerate(table.A):
-        b = add(y, row[:i], increments)
-        if i == 0 and method.keeps_slope:
-            increments.append(h * point.slope)
-            continue
-        t = times[i]
-        if point.dt is not None and dh is not None:
-            t = t + point.dt + table.c[i] * dh
-        if row[i] == 0:
-            increments.append(h * flow(t, b))
-        else:
-            image = h * flow(t, b + row[i] * known[i])
-            increments.append(apply_inverse(systems.inverse(implicit.index(i)), image, known[i]))
-            b = b + row[i] * increments[-1]
-    end = b if table.stiffly_accurate else add(y, table.b, increments)
-    return torch.stack(increments), end
+from resolvent.integrate.trial import Interval
 
 
 @dataclass
@@ -163,6 +56,7 @@ class Replay:
         method, flow: of the run.
         outputs: where the states at the times asked for go.
         checkpoint: whether the graph of a step is made anew in the backward pass.
+        derivatives: how many are to be exact.
         watch: has the event at which samples stop, if there is one.
 
     Attributes:
@@ -170,10 +64,16 @@ class Replay:
     """
 
     def __init__(
-        self, method: Method, flow: Flow, outputs: Outputs, checkpoint: bool, watch: Watch | None = None
+        self,
+        method: Method,
+        flow: Flow,
+        outputs: Outputs,
+        checkpoint: bool,
+        derivatives: int = 1,
+        watch: Watch | None = None,
     ) -> None:
         self.method, self.flow, self.outputs, self.checkpoint = method, flow, outputs, checkpoint
-        self.watch = watch
+        self.derivatives, self.watch = derivatives, watch
         self.stops: list[tuple[Tensor, Tensor]] = []
 
     def run(self, rounds: list[tuple[AcceptedSteps, Covered]], point: Point, dend: Tensor | None) -> Point:
@@ -236,7 +136,8 @@ class Replay:
             dh = torch.where(ends & active, dend - point.dt, 0.0)
 
         def make(y: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-            return repeat_step(self.method, self.flow, interval, dh, Point(point.t, y, slope, point.dt), known)
+            here = Point(point.t, y, slope, point.dt)
+            return repeat_step(self.method, self.flow, interval, dh, here, known, self.derivatives)
 
         if self.checkpoint:
             from torch.utils.checkpoint import checkpoint
