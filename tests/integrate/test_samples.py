@@ -175,6 +175,26 @@ def test_wrong_arguments_are_refused(message: str) -> None:
         rs.odeint(**arguments)  # type: ignore[arg-type]
 
 
+def test_a_field_that_draws_random_numbers_is_refused() -> None:
+    field = rs.Autonomous(torch.nn.Sequential(torch.nn.Linear(2, 20), torch.nn.Dropout(), torch.nn.Linear(20, 2)))
+    with pytest.raises(ValueError, match="two values for the same time"):
+        rs.odeint(field, STARTS, [0.0, 1.0])
+    assert rs.odeint(field.eval(), STARTS, [0.0, 1.0]).done.all()
+
+
+def test_normalised_weights_are_computed_once() -> None:
+    """In training mode a power iteration moves them whenever they are computed."""
+    torch.manual_seed(0)
+    field = rs.fields.MLP(2, 8, 2, activation=torch.nn.Tanh(), bound=1.0).train()
+    trained = [weight for weight in field.parameters() if weight.requires_grad]
+    for scheme in SCHEMES.values():
+        result = rs.odeint(field, STARTS, [0.0, 1.0], scheme)
+        assert result.done.all()
+        gradients = torch.autograd.grad(result.states[-1].sum(), trained)
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+        assert any(bool((gradient != 0).any()) for gradient in gradients)
+
+
 @pytest.mark.parametrize("batch", [2, 3])
 def test_a_field_for_one_time_is_refused(batch: int) -> None:
     """Whether it fails, or multiplies columns by the times of samples."""

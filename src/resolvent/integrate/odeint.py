@@ -104,6 +104,7 @@ def odeint(
         flow = Flow(_vector_field(frozen, inference), tuple(y0.shape[1:]))
         _check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
+        depends = _probe(flow, grid[0], flat)
         outputs = Outputs(grid, flat)
         # What a change or an event closes over may require a gradient, too.
         more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)
@@ -116,7 +117,8 @@ def odeint(
             max_steps,
             min_step,
             first_step,
-            graph=torch.is_grad_enabled() and (more or _requires_grad(flow, grid, between.bounds, flat)),
+            graph=torch.is_grad_enabled()
+            and (more or depends or any(x.requires_grad for x in (grid, between.bounds, flat))),
             checkpoint=memory == "checkpoint",
             derivatives=derivatives,
         )
@@ -154,11 +156,15 @@ def _vector_field(field: Any, inference: bool) -> VectorField:
     return replace(wrapped, call=lambda t, y: call(y, t))
 
 
-def _requires_grad(flow: Flow, times: Tensor, bounds: Tensor, y: Tensor) -> bool:
-    """Whether anything that the result depends on requires a gradient."""
-    if any(tensor.requires_grad for tensor in (times, bounds, y)):
-        return True
-    return flow(bounds[0].detach(), y.detach()).requires_grad
+def _probe(flow: Flow, t: Tensor, y: Tensor) -> bool:
+    """Whether the field depends on anything that requires a gradient. Refuses one that is another at every call."""
+    first, second = (flow(t.detach(), y.detach()) for _ in range(2))
+    if not torch.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True):
+        raise ValueError(
+            "field gave two values for the same time and state: turn off what is drawn at random, such as dropout, "
+            "with field.eval()."
+        )
+    return first.requires_grad
 
 
 def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
