@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
-from resolvent.integrate.systems import MOST_FOR_DENSE, Factors, Products, System
+from resolvent.integrate.systems import Factors, Products, System
 from resolvent.integrate.trial import Interval, add
 
 
@@ -67,7 +67,7 @@ class StageSystems:
 
     def _make(self) -> list[System]:
         flow, count = self.flow, len(self.times)
-        if flow.size > MOST_FOR_DENSE:
+        if not flow.matrix:
             rtol = 100 * torch.finfo(self.states[0].dtype).eps
             return [Products(flow, t, w, self.tau, rtol) for t, w in zip(self.times, self.states, strict=True)]
         if flow.field.rowwise:

@@ -9,6 +9,9 @@ from resolvent.equation.function import VectorField
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.problem import NonlinearProblem
 
+# Up to so many unknowns of a sample its Jacobian is formed. Products with it are slower for stiff fields.
+_MOST_FOR_MATRIX = 256
+
 
 class Flow:
     """F(t, y) for t (batch,) and y (batch, n); counts its calls.
@@ -16,15 +19,17 @@ class Flow:
     Arguments:
         field: F, wrapped.
         shape: of a sample.
+        matrix: whether Jacobians are formed; None does so for few unknowns.
 
     Attributes:
         evaluations: how often F was called; a call counts once, however many samples it has.
     """
 
-    def __init__(self, field: VectorField, shape: tuple[int, ...]) -> None:
+    def __init__(self, field: VectorField, shape: tuple[int, ...], matrix: bool | None = None) -> None:
         self.field = field
         self.shape = shape
         self.size = prod(shape)
+        self.matrix = self.size <= _MOST_FOR_MATRIX if matrix is None else matrix
         self.evaluations = 0
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:

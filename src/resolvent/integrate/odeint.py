@@ -39,6 +39,7 @@ def odeint(
     event: Callable[[Tensor, Tensor], Tensor] | None = None,
     memory: str = "store",
     derivatives: int = 1,
+    matrix: bool | None = None,
     max_steps: int = 10_000,
     min_step: float | None = None,
     first_step: float | None = None,
@@ -74,6 +75,8 @@ def odeint(
             stages, and makes the graph of a step again (first derivatives only).
         derivatives: how many of them are exact for implicit methods; each one more takes another evaluation of every
             stage. Asking for more raises `DerivativeOrderError`. Explicit methods have all.
+        matrix: whether implicit methods form and factorize I - h gamma J for each sample, or solve with products by
+            GMRES, which takes less memory and, for stiff fields, more time. None forms it for at most 256 unknowns a sample.
         max_steps: steps of a sample, accepted or rejected, after which it is given up.
         min_step: the size below which a step is given up; None takes the rounding of the time.
         first_step: the size of the first step; None takes Hairer's rule.
@@ -92,6 +95,8 @@ def odeint(
     check_steps(max_steps, min_step, first_step)
     check_memory(memory, derivatives)
     check_policy(on_failure)
+    if matrix not in (None, True, False):
+        raise ValueError(f"matrix must be True, False or None, got {matrix!r}.")
     if event is not None and not callable(event):
         raise ValueError(f"event must be a function (t, y) that returns a number for each sample, got {event!r}.")
     methods = _methods(scheme)
@@ -101,7 +106,7 @@ def odeint(
     with outside_inference(y0, given) as (start, grid), frozen_weights(field) as frozen, full_precision(y0.device):
         grid = as_times(grid, start)
         between = spans(grid, jumps)
-        flow = Flow(_vector_field(frozen, inference), tuple(y0.shape[1:]))
+        flow = Flow(_vector_field(frozen, inference), tuple(y0.shape[1:]), matrix)
         _check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         depends = _probe(flow, grid[0], flat)

@@ -13,9 +13,6 @@ from resolvent.integrate.flow import Flow
 from resolvent.integrate.samples import Samples
 from resolvent.solvers.gmres import GMRES
 
-# Up to so many unknowns of a sample its matrix is formed and factorized.
-MOST_FOR_DENSE = 256
-
 
 class System(ABC):
     """I - tau J of every sample."""
@@ -102,5 +99,5 @@ class NewProducts:
 
 
 def systems(flow: Flow) -> KeptMatrix | NewProducts:
-    """How the systems of a field are solved: by the number of unknowns of a sample."""
-    return KeptMatrix(flow) if flow.size <= MOST_FOR_DENSE else NewProducts(flow)
+    """How the systems of a field are solved."""
+    return KeptMatrix(flow) if flow.matrix else NewProducts(flow)
