@@ -29,8 +29,7 @@ def fall(gravity: Tensor, rowwise: bool = False) -> Any:
     return field
 
 
-@pytest.mark.parametrize("rowwise", [True, False])
-@pytest.mark.parametrize("memory", ["store", "checkpoint"])
+@pytest.mark.parametrize(("rowwise", "memory"), [(True, "store"), (False, "store"), (True, "checkpoint")])
 def test_stones_hit_the_ground(scheme: Any, rowwise: bool, memory: str) -> None:
     gravity = torch.tensor(9.81, requires_grad=True)
     height = torch.tensor([10.0, 3.0, 50.0], requires_grad=True)

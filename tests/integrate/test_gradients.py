@@ -33,7 +33,7 @@ def leaves() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def integrate(y0: Tensor, k: Tensor, times: Tensor, name: str, rowwise: bool = False, **options: Any) -> Tensor:
-    options = {"rtol": 1e-8, "atol": 1e-10} | options
+    options = {"rtol": 1e-7, "atol": 1e-9} | options
     return rs.odeint(field_with(k, rowwise), y0, times, getattr(tableaux, name), **options).states
 
 

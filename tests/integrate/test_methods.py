@@ -92,7 +92,9 @@ def test_a_step_and_its_dense_output_have_their_orders(name: str, monkeypatch: p
     assert float(observed[:2].mean()) > dense_order(table) + 1 - 0.4
 
 
-@pytest.mark.parametrize("name", ["TSITOURAS5", "DORMAND_PRINCE5", "KVAERNO4", "KVAERNO5"])
+@pytest.mark.parametrize(
+    "name", ["TSITOURAS5", "DORMAND_PRINCE5", pytest.param("KVAERNO4", marks=pytest.mark.slow), "KVAERNO5"]
+)
 def test_the_error_follows_the_tolerance_over_six_decades(name: str) -> None:
     times = torch.linspace(0.0, 4.0, 5)
     errors = []

@@ -32,7 +32,7 @@ STARTS = torch.tensor([[2.0, 0.0], [0.5, 1.0], [-1.0, 3.0], [0.01, 0.0]], dtype=
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_sample_alone_equals_itself_in_a_batch(scheme: str, rowwise: bool) -> None:
     field = VanDerPol(8.0, rowwise)
-    times = torch.linspace(0.0, 3.0, 4)
+    times = torch.linspace(0.0, 1.5, 4)
     together = rs.odeint(field, STARTS, times, SCHEMES[scheme])
     for i in range(len(STARTS)):
         alone = rs.odeint(field, STARTS[i : i + 1], times, SCHEMES[scheme])
@@ -57,8 +57,8 @@ def test_every_sample_may_have_its_own_span_and_direction(rowwise: bool) -> None
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_back_in_time_is_where_it_came_from(scheme: str) -> None:
     field = VanDerPol(1.0, True)
-    there = rs.odeint(field, STARTS, [0.0, 0.7, 2.0], SCHEMES[scheme], rtol=1e-9, atol=1e-11)
-    back = rs.odeint(field, there.states[-1], [2.0, 0.7, 0.0], SCHEMES[scheme], rtol=1e-9, atol=1e-11)
+    there = rs.odeint(field, STARTS, [0.0, 0.7, 1.0], SCHEMES[scheme], rtol=1e-8, atol=1e-10)
+    back = rs.odeint(field, there.states[-1], [1.0, 0.7, 0.0], SCHEMES[scheme], rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(back.states.flip(0), there.states, rtol=1e-5, atol=1e-6)
 
 

@@ -76,7 +76,8 @@ def odeint(
         derivatives: how many of them are exact for implicit methods; each one more takes another evaluation of every
             stage. Asking for more raises `DerivativeOrderError`. Explicit methods have all.
         matrix: whether implicit methods form and factorize I - h gamma J for each sample, or solve with products by
-            GMRES, which takes less memory and, for stiff fields, more time. None forms it for at most 256 unknowns a sample.
+            GMRES, which takes less memory and, for stiff fields, more time. None forms it for at most 256 unknowns a
+            sample.
         max_steps: steps of a sample, accepted or rejected, after which it is given up.
         min_step: the size below which a step is given up; None takes the rounding of the time.
         first_step: the size of the first step; None takes Hairer's rule.
