@@ -141,6 +141,26 @@ def test_a_first_step_that_is_given_is_made() -> None:
     assert (short.accepted > long.accepted).all()
 
 
+@pytest.mark.parametrize("rowwise", [True, False])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_everything_is_made_where_the_states_are(scheme: str, rowwise: bool) -> None:
+    """With another default device, whatever does not ask for that of the states fails at once."""
+    k = torch.tensor([3.0, 2.0], requires_grad=True)
+
+    def field(t: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([-k[0] * y[:, 0] + y[:, 1] * t, -k[1] * y[:, 1]], 1)
+
+    field.rowwise = rowwise  # type: ignore[attr-defined]
+    times, jumps = torch.tensor([0.0, 0.5, 1.0]), rs.integrate.Jumps([0.3], lambda t, y: y + 0.1 * k[0])
+    options = {"rtol": 1e-3, "jumps": jumps, "event": lambda t, y: y[:, 1] - 0.5}
+    before = rs.odeint(field, STARTS, times, SCHEMES[scheme], **options)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        after = rs.odeint(field, STARTS, times, SCHEMES[scheme], **options)  # type: ignore[arg-type]
+        (gradient,) = torch.autograd.grad(after.final.sum() + after.reached.sum(), k)
+    assert torch.equal(after.final, before.final)
+    assert gradient.isfinite().all()
+
+
 WRONG = {
     "y0 must be a tensor": {"y0": [[1.0, 0.0]]},
     "y0 must be a tensor .*, got torch.float16": {"y0": STARTS.half()},

@@ -1,7 +1,7 @@
 """`Method`: what an adaptive step needs to know of a table."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -104,6 +104,12 @@ def as_method(scheme: object) -> Method:
             "scheme must be explicit, or diagonally implicit with one number on the diagonal, so that one "
             f"factorization serves all stages; this one has {tuple(row[i] for i, row in enumerate(table.A))} there."
         )
+    return _made_once(table)
+
+
+@cache
+def _made_once(table: Tableau) -> Method:
+    """The method of a table, which keeps what it has worked out from it."""
     return Method(table)
 
 
