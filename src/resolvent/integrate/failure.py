@@ -6,6 +6,8 @@ from resolvent.errors import ConvergenceError, ConvergenceWarning
 from resolvent.integrate.result import Integration
 from resolvent.integrate.result import IntegrationStatus as Status
 
+_POLICIES = ("raise", "warn", "ignore")
+
 _ADVICE = {
     Status.MAX_STEPS: "more steps (max_steps=...), a looser rtol, or an implicit method for a stiff field "
     '(scheme=rs.schemes.tableaux.KVAERNO5, or "auto")',
@@ -16,6 +18,11 @@ _ADVICE = {
     Status.NOT_SOLVED: "a look at the field: its Jacobian may be wrong or the field not smooth; give the times of "
     "jumps by jumps=..., or take an explicit method if the field is not stiff",
 }
+
+
+def check_policy(on_failure: object) -> None:
+    if on_failure not in _POLICIES:
+        raise ValueError(f"on_failure must be one of {_POLICIES}, got {on_failure!r}.")
 
 
 def report(integration: Integration, on_failure: str) -> None:

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.equation.failure import check_policy
 from resolvent.equation.function import Function, VectorField, as_vector_field
 from resolvent.equation.modes import refuse_transforms, without_inference_tensors
 from resolvent.equation.problem import full_precision
 from resolvent.fields.arguments import check_callable_field
 from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
 from resolvent.integrate.events import Watch
-from resolvent.integrate.failure import report
+from resolvent.integrate.failure import check_policy, report
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.integrator import Integrator
 from resolvent.integrate.jumps import Jumps, spans
