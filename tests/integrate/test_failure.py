@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.errors import ConvergenceWarning
 from resolvent.integrate import IntegrationStatus as Status
 from resolvent.schemes import tableaux
 
@@ -37,7 +38,7 @@ def test_failure_is_loud_unless_it_is_to_be_ignored() -> None:
     arguments = only_positive, torch.tensor([[1.0], [5.0]]), [0.0, 2.0], EXPLICIT
     with pytest.raises(rs.ConvergenceError, match="The integration failed for 1 of 2") as caught:
         rs.odeint(*arguments)
-    with pytest.warns(rs.ConvergenceWarning, match="The integration failed for 1 of 2"):
+    with pytest.warns(ConvergenceWarning, match="The integration failed for 1 of 2"):
         warned = rs.odeint(*arguments, on_failure="warn")
     ignored = rs.odeint(*arguments, on_failure="ignore")
     for result in (caught.value.solution, warned, ignored):
