@@ -108,6 +108,11 @@ def stepping(scheme: rs.schemes.Scheme) -> Example:
     return Example(build)
 
 
+def integrated(scheme: Any, **options: Any) -> Callable[[Tensor], Tensor]:
+    field = mlp()
+    return lambda x: rs.odeint(field, x, [0.0, 0.3, 0.6], scheme, **options).states
+
+
 def field_example(make: Callable[[], rs.fields.Field], shape: tuple[int, ...] = (3, 4)) -> Example:
     """A field evaluated at one time and at a time for each sample, and a block of it."""
 
@@ -228,14 +233,19 @@ EXAMPLES: dict[str, Example] = {
         block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
     ),
     "blocks.CudaGraph": given(block, lambda x, model: (rs.blocks.CudaGraph(model, 8) if x.is_cuda else model)(x)),
-    "gradient_error": Example(
-        lambda: partial(rs.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
+    "analysis.gradient_error": Example(
+        lambda: partial(rs.analysis.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
     ),
     "make_implicit": given(
         layer_and_tanh, lambda x, m: rs.make_implicit(m, kind="branch", predicate=lambda n, _: n == "0")(x)
     ),
     "jvp": given(classifier, lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
+    "odeint": Example(lambda: integrated("auto")),
+    "odeint: implicit, with jumps": Example(lambda: integrated(tableaux.KVAERNO5, jumps=[0.25])),
+    "odeint: with an event": given(
+        mlp, lambda x, field: rs.odeint(field, x, [0.0, 0.6], event=lambda t, y: t + 0.1 * y[:, 0] - 0.4).final
+    ),
     "resolve": solving(),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())

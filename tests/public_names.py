@@ -13,7 +13,7 @@ from typing import Any
 
 import resolvent as rs
 from examples_of_use import EXAMPLES, Example, block, solving, stepping
-from resolvent import plotting, schemes
+from resolvent import integrate, plotting, schemes
 from resolvent.blocks import Memory, Strategy
 from resolvent.extending import Adjoint, LinearSolver, Plan
 from resolvent.schemes import tableaux
@@ -22,6 +22,7 @@ PUBLIC: dict[str, ModuleType] = {
     "": rs,
     **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
     "schemes.tableaux": tableaux,
+    "integrate": integrate,
     "plotting": plotting,
 }
 

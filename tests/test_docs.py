@@ -69,7 +69,17 @@ def test_names_that_do_not_exist_are_found() -> None:
 
 
 def public_classes() -> dict[str, type]:
-    parts = [rs.blocks, rs.fields, rs.schemes, rs.spectral, rs.estimators, rs.regularizers, rs.models, rs.analysis]
+    parts = [
+        rs.blocks,
+        rs.integrate,
+        rs.fields,
+        rs.schemes,
+        rs.spectral,
+        rs.estimators,
+        rs.regularizers,
+        rs.models,
+        rs.analysis,
+    ]
     modules = [rs, *parts, extending]
     return {name: value for module in modules for name, value in vars(module).items() if _is_made_by_users(value)}
 

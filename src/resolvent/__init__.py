@@ -9,6 +9,7 @@ from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
 from resolvent.errors import ConvergenceError, DerivativeOrderError, ResolventError
 from resolvent.fields.autonomous import Autonomous
+from resolvent.integrate import odeint
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.auto import Auto, Fallback
 from resolvent.solvers.bicgstab import BiCGStab
@@ -16,7 +17,6 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.gradient_error import gradient_error
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
@@ -63,10 +63,10 @@ __all__ = [
     "check_field",
     "estimators",
     "fields",
-    "gradient_error",
     "jvp",
     "make_implicit",
     "models",
+    "odeint",
     "regularizers",
     "resolve",
     "schemes",

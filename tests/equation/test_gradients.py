@@ -195,26 +195,28 @@ def test_approximate_adjoints_and_their_measured_error() -> None:
     def F(w: Tensor) -> Tensor:
         return 0.5 * w @ torch.linalg.qr(W).Q
 
-    errors = {k: rs.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)}
-    assert errors[0].relative == pytest.approx(rs.gradient_error(rs.OneStepAdjoint(), F, b, 1.0, [W]).relative)
+    errors = {
+        k: rs.analysis.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)
+    }
+    assert errors[0].relative == pytest.approx(rs.analysis.gradient_error(rs.OneStepAdjoint(), F, b, 1.0, [W]).relative)
     for k in (0, 1, 4, 8):
         assert 0.1 * 0.5 ** (k + 1) < errors[k].by_input["b"] < 2 * 0.5 ** (k + 1)
     assert errors[0].cosine > 0.5
-    exact = rs.gradient_error(rs.ImplicitAdjoint(rs.GMRES()), F, b, torch.tensor(1.0), [W])
+    exact = rs.analysis.gradient_error(rs.ImplicitAdjoint(rs.GMRES()), F, b, torch.tensor(1.0), [W])
     assert exact.relative < 1e-8
     assert set(exact.by_input) == {"parameters[0]", "b", "tau"}
 
 
 def test_gradient_error_takes_the_parameters_of_a_module() -> None:
     module = torch.nn.Linear(3, 3)
-    error = rs.gradient_error(rs.OneStepAdjoint(), module, torch.randn(2, 3), 0.3)
+    error = rs.analysis.gradient_error(rs.OneStepAdjoint(), module, torch.randn(2, 3), 0.3)
     assert set(error.by_input) == {"parameters[0]", "parameters[1]", "b"}
     assert 0 < error.relative < 1
 
 
 def test_one_step_is_exact_for_a_purely_linear_part() -> None:
     b = torch.randn(2, 3)
-    error = rs.gradient_error(rs.OneStepAdjoint(), rs.Rowwise(lambda w: -3 * w, linear_part=-3.0), b, 2.0)
+    error = rs.analysis.gradient_error(rs.OneStepAdjoint(), rs.Rowwise(lambda w: -3 * w, linear_part=-3.0), b, 2.0)
     assert error.relative < 1e-14
 
 
@@ -259,7 +261,7 @@ def test_gradient_error_needs_no_autograd_around_it(mode: Callable[[], Any]) -> 
     def errors(b: Tensor, tau: Tensor, condition: Tensor) -> list[rs.analysis.GradientComparison]:
         F = rs.Rowwise(lambda w, c: torch.tanh(w) * c, condition)
         closed = lambda w: torch.tanh(w) * condition  # noqa: E731
-        return [rs.gradient_error(rs.OneStepAdjoint(), f, b, tau) for f in (module, F, closed)]
+        return [rs.analysis.gradient_error(rs.OneStepAdjoint(), f, b, tau) for f in (module, F, closed)]
 
     expected = errors(b, torch.tensor(0.3), condition)
     with mode():
@@ -270,4 +272,4 @@ def test_gradient_error_refuses_parameters_without_a_gradient() -> None:
     with torch.inference_mode():
         module = torch.nn.Linear(3, 3)
         with pytest.raises(ValueError, match=r"parameters\[0\].* were made in inference mode"):
-            rs.gradient_error(rs.OneStepAdjoint(), module, torch.randn(2, 3), 0.3)
+            rs.analysis.gradient_error(rs.OneStepAdjoint(), module, torch.randn(2, 3), 0.3)

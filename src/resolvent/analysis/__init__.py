@@ -17,7 +17,7 @@ from resolvent.analysis.stability import (
     theta_stability_inverse,
 )
 from resolvent.equation.jacobian import Jacobian
-from resolvent.solvers.gradient_error import GradientComparison
+from resolvent.solvers.gradient_error import GradientComparison, gradient_error
 
 __all__ = [
     "OSCILLATOR_SCHEMES",
@@ -32,6 +32,7 @@ __all__ = [
     "contractive_radius",
     "diagnose",
     "extreme_eigenvalues",
+    "gradient_error",
     "is_stable",
     "jacobian_spectrum",
     "linear_form",

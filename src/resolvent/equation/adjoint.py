@@ -210,7 +210,7 @@ class NeumannAdjoint(AttachedAdjoint):
 
     with u_0 = P g and P the division by 1 - tau c of the field's linear part (the identity without one). It neither
     checks nor needs convergence; the error falls like the contraction factor to the power `terms`. How large it is on
-    a problem of your own, `rs.gradient_error` tells.
+    a problem of your own, `rs.analysis.gradient_error` tells.
 
     Reference: Reshniak & Webster, section on fpResNet; Geng et al., On training implicit models, 2021.
     """

@@ -47,14 +47,23 @@ def tree_order(tables: Sequence[tuple[Rows, Row]], separable: bool = False) -> i
     """
     weights = [(torch.tensor(A, dtype=torch.float64), torch.tensor(b, dtype=torch.float64)) for A, b in tables]
 
-    def weight(tree: Tree) -> Tensor:
-        """The elementary weights of the stages: the products of A with the weights of the children, multiplied."""
-        return math.prod((weights[c.color][0] @ weight(c) for c in tree.children), start=torch.ones_like(weights[0][1]))
+    matrices = [A for A, _ in weights]
 
     def satisfied(tree: Tree) -> bool:
-        return abs(float(weights[tree.color][1] @ weight(tree)) - 1 / tree.density) < _ROUNDING
+        return abs(float(weights[tree.color][1] @ stage_weights(tree, matrices)) - 1 / tree.density) < _ROUNDING
 
     return _last_order(lambda p: all(map(satisfied, trees(p, len(tables), separable))))
+
+
+def stage_weights(tree: Tree, matrices: Sequence[Tensor]) -> Tensor:
+    """The elementary weights of the stages: the products of A with the weights of the children, multiplied.
+
+    Arguments:
+        tree: whose nodes have the colours 0, 1, ...
+        matrices: A for each colour, (stages, stages).
+    """
+    ones = torch.ones(len(matrices[0]), dtype=torch.float64)
+    return math.prod((matrices[c.color] @ stage_weights(c, matrices) for c in tree.children), start=ones)
 
 
 def polynomial_order(alpha: Sequence[float], beta: Sequence[float]) -> int:

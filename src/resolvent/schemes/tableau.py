@@ -21,6 +21,8 @@ class Tableau:
         b: weights.
         order: of convergence.
         c: nodes; if empty, the row sums of A.
+        embedded: weights of a second method with the same stages, whose difference to the first estimates the error
+            of a step; empty if there is none. `rs.odeint` needs them.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """
@@ -29,6 +31,7 @@ class Tableau:
     b: Row
     order: int
     c: Row = ()
+    embedded: Row = ()
 
     def __post_init__(self) -> None:
         stages = len(self.b)
@@ -44,6 +47,8 @@ class Tableau:
             raise ValueError(f"c must have one node for each of the {stages} stages, got {len(self.c)}.")
         if abs(sum(self.b) - 1) > _ROUNDING:
             raise ValueError(f"the weights b must sum to 1 for the method to converge, got {sum(self.b)}.")
+        if self.embedded and (len(self.embedded) != stages or abs(sum(self.embedded) - 1) > _ROUNDING):
+            raise ValueError(f"embedded must be {stages} weights that sum to 1, or empty, got {self.embedded}.")
         if not isinstance(self.order, int) or self.order < 1:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 

@@ -1,0 +1,6 @@
+"""Adaptive integration of differential equations, sample by sample, with exact gradients."""
+
+from resolvent.integrate.jumps import Jumps as Jumps
+from resolvent.integrate.odeint import odeint as odeint
+from resolvent.integrate.result import Integration as Integration
+from resolvent.integrate.result import IntegrationStatus as IntegrationStatus

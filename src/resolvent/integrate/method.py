@@ -1,0 +1,123 @@
+"""`Method`: what an adaptive step needs to know of a table."""
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+from resolvent.schemes.dense_output import dense_order, dense_weights, largest_error
+from resolvent.schemes.order_conditions import tree_order
+from resolvent.schemes.runge_kutta import RungeKutta
+from resolvent.schemes.tableau import Row, Tableau
+
+
+@dataclass(frozen=True)
+class Method:
+    """A Runge-Kutta method with an embedded one, explicit or singly diagonally implicit."""
+
+    tableau: Tableau
+
+    @cached_property
+    def diagonal(self) -> float:
+        """The one entry of the diagonal that is not zero, gamma; zero for explicit methods."""
+        return max((row[i] for i, row in enumerate(self.tableau.A)), key=abs)
+
+    @property
+    def implicit(self) -> bool:
+        return self.diagonal != 0
+
+    @property
+    def stages(self) -> int:
+        return len(self.tableau.b)
+
+    @cached_property
+    def error(self) -> Row:
+        """Weights of the estimate of the error."""
+        return tuple(b - e for b, e in zip(self.tableau.b, self.tableau.embedded, strict=True))
+
+    @cached_property
+    def error_order(self) -> int:
+        """The power of h that the estimate is proportional to."""
+        return min(self.tableau.order, tree_order([(self.tableau.A, self.tableau.embedded)])) + 1
+
+    @cached_property
+    def caution(self) -> float:
+        """What the estimate is multiplied by, so that it covers dense output: the error of that over the one that
+        is estimated, which have the same power of h; at least 1."""
+        order, A = self.error_order, torch.tensor(self.tableau.A, dtype=torch.float64)
+        if dense_order(self.tableau) + 1 != order or order > self.tableau.order:
+            return 1.0
+        s = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
+        inside = (s ** torch.arange(1, len(self.dense) + 1)) @ self.dense
+        embedded = torch.tensor([self.tableau.embedded], dtype=torch.float64)
+        return max(1.0, largest_error(A, inside, order) / largest_error(A, embedded, order))
+
+    @cached_property
+    def keeps_slope(self) -> bool:
+        """Whether the slope of the last stage is that of the first stage of the next step."""
+        return self.tableau.stiffly_accurate and not any(self.tableau.A[0])
+
+    @cached_property
+    def filtered(self) -> bool:
+        """Whether the estimate is multiplied by (I - h gamma J)^{-1}. Without it the estimate grows with the stiffness
+        where the embedded method is not a stage of its own (Hosea & Shampine, 1996)."""
+        return self.implicit and self.tableau.embedded not in self.tableau.A
+
+    @cached_property
+    def twin(self) -> bool:
+        """Whether the last two stages are at the end of the step: their slopes show how stiff the field is."""
+        return self.stages > 1 and self.keeps_slope and self.tableau.c[-2] == 1
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """(degree, stages), the coefficients of the dense output."""
+        return dense_weights(self.tableau)
+
+    @cached_property
+    def bends(self) -> tuple[Row, Row]:
+        """Weights of the second and the third derivative of dense output at the end of a step, in units of the step."""
+        d = torch.arange(1, len(self.dense) + 1, dtype=torch.float64)
+        second, third = (d * (d - 1)) @ self.dense, (d * (d - 1) * (d - 2)) @ self.dense
+        return tuple(second.tolist()), tuple(third.tolist())
+
+    @cached_property
+    def guesses(self) -> tuple[Row, ...]:
+        """For each stage the weights of the slopes of the stages before it that extrapolate to its slope: exact for
+        polynomials in time, of a degree of at most two."""
+        return tuple(_extrapolation(self.tableau.c[:i], self.tableau.c[i]) for i in range(self.stages))
+
+
+def as_method(scheme: object) -> Method:
+    """The method of a table or a scheme, if it can choose its steps."""
+    table = scheme.tableau if isinstance(scheme, RungeKutta) else scheme
+    if not isinstance(table, Tableau):
+        raise ValueError(f'scheme must be a table such as rs.schemes.tableaux.KVAERNO5, or "auto", got {scheme!r}.')
+    if not table.embedded:
+        raise ValueError(
+            "scheme must have embedded weights, which estimate the error of a step: take one such as "
+            "rs.schemes.tableaux.KVAERNO5, or make equal steps with rs.Block."
+        )
+    diagonal = {row[i] for i, row in enumerate(table.A)} - {0.0}
+    if not table.diagonal or len(diagonal) > 1:
+        raise ValueError(
+            "scheme must be explicit, or diagonally implicit with one number on the diagonal, so that one "
+            f"factorization serves all stages; this one has {tuple(row[i] for i, row in enumerate(table.A))} there."
+        )
+    return _made_once(table)
+
+
+@cache
+def _made_once(table: Tableau) -> Method:
+    """The method of a table, which keeps what it has worked out from it."""
+    return Method(table)
+
+
+def _extrapolation(nodes: Row, c: float) -> Row:
+    """Weights on values at the nodes, the smallest ones that are exact at c for polynomials of the highest degree."""
+    for degree in (2, 1, 0):
+        if len(set(nodes)) > degree:
+            powers = torch.arange(degree + 1, dtype=torch.float64)[:, None]
+            at = torch.tensor(nodes, dtype=torch.float64)[None] ** powers
+            return tuple((torch.linalg.pinv(at) @ (c ** powers[:, 0])).tolist())
+    return ()

@@ -1,0 +1,230 @@
+"""Replays: the accepted steps of a run made again with a graph, the same steps of all samples together."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from resolvent.integrate.attached import Point, repeat_step
+from resolvent.integrate.events import Watch, attach
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method
+from resolvent.integrate.outputs import Covered, Outputs, interpolate
+from resolvent.integrate.run import AcceptedSteps
+from resolvent.integrate.trial import Interval
+
+
+@dataclass
+class Packed:
+    """All accepted steps of a run in the order they are repeated: the first steps of all samples, then the second ones.
+
+    Attributes:
+        steps: as one record.
+        covered: the times they cover, as one record.
+        sizes: how many samples make a first step, a second one, and so on.
+    """
+
+    steps: AcceptedSteps
+    covered: Covered
+    sizes: list[int]
+
+
+def pack(rounds: list[tuple[AcceptedSteps, Covered]], rank: Tensor, sizes: list[int]) -> Packed:
+    """The rounds as one record; in each group of steps the samples are sorted by their rank (batch,)."""
+    steps = [steps for steps, _ in rounds]
+    sample, number = (torch.cat([getattr(s, name) for s in steps]) for name in ("sample", "number"))
+    order = (number * len(rank) + rank[sample]).argsort()
+    interval = Interval(*(torch.cat([getattr(s.interval, f.name) for s in steps])[order] for f in fields(Interval)))
+    rest = {name: torch.cat([getattr(s, name) for s in steps])[order] for name in ("ends", "start", "end", "stop")}
+    increments = torch.cat([s.increments for s in steps], dim=1)[:, order]
+    together = AcceptedSteps(sample[order], number[order], interval, increments=increments, **rest)
+
+    before, rows = 0, []
+    for one, covered in rounds:
+        rows.append(covered.row + before)
+        before += len(one.sample)
+    row = order.argsort()[torch.cat(rows)]
+    by_row = row.argsort(stable=True)
+    points = [torch.cat([getattr(c, name) for _, c in rounds])[by_row] for name in ("sample", "place", "at_end")]
+    return Packed(together, Covered(row[by_row], *points), sizes)
+
+
+class Replay:
+    """Repeats the steps of a run.
+
+    Arguments:
+        method, flow: of the run.
+        outputs: where the states at the times asked for go.
+        checkpoint: whether the graph of a step is made anew in the backward pass.
+        derivatives: how many are to be exact.
+        watch: has the event at which samples stop, if there is one.
+
+    Attributes:
+        stops: the samples that an event has stopped, and the times when it did, with a graph.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        flow: Flow,
+        outputs: Outputs,
+        checkpoint: bool,
+        derivatives: int = 1,
+        watch: Watch | None = None,
+    ) -> None:
+        self.method, self.flow, self.outputs, self.checkpoint = method, flow, outputs, checkpoint
+        self.derivatives, self.watch = derivatives, watch
+        self.stops: list[tuple[Tensor, Tensor]] = []
+
+    def run(self, rounds: list[tuple[AcceptedSteps, Covered]], point: Point, dend: Tensor | None) -> Point:
+        """The point at the end of the run.
+
+        Arguments:
+            rounds: the accepted steps, and the times they cover.
+            point: where the run started, for the whole batch.
+            dend: (batch,), zero, with the derivative of the end of the span.
+        """
+        if not rounds:
+            return point
+        batch = len(point.y)
+        counts = torch.cat([steps.sample for steps, _ in rounds]).bincount(minlength=batch)
+        order = counts.argsort(descending=True, stable=True)
+        packed = pack(rounds, order.argsort(), [int((counts > j).sum()) for j in range(int(counts.max()))])
+        if self.flow.field.rowwise:
+            return self._by_prefix(packed, point, dend, order)
+        return self._whole_batch(packed, point, dend)
+
+    def _by_prefix(self, packed: Packed, point: Point, dend: Tensor | None, order: Tensor) -> Point:
+        """Samples are sorted by their number of steps, so that those that go on are the first ones."""
+        point = point.take(order)
+        dend = None if dend is None else dend[order]
+        finished: list[Point] = []
+        before, size = 0, len(order)
+        for m in packed.sizes:
+            finished.append(point.take(slice(m, size)))
+            point, size = point.take(slice(0, m)), m
+            rows = slice(before, before + m)
+            point = self._step(packed, rows, point, None if dend is None else dend[:m])
+            before += m
+        parts = [point, *reversed(finished)]
+        dt = None if point.dt is None else torch.cat([p.dt for p in parts if p.dt is not None])
+        t, y, slope = (torch.cat([getattr(p, name) for p in parts]) for name in ("t", "y", "slope"))
+        return Point(t, y, slope, dt).take(order.argsort())
+
+    def _whole_batch(self, packed: Packed, point: Point, dend: Tensor | None) -> Point:
+        """Samples without a step in a group make one of no length."""
+        before = 0
+        for m in packed.sizes:
+            rows = slice(before, before + m)
+            sample = packed.steps.sample[rows]
+            point = self._step(packed, rows, point, dend, sample)
+            before += m
+        return point
+
+    def _step(
+        self, packed: Packed, rows: slice, point: Point, dend: Tensor | None, sample: Tensor | None = None
+    ) -> Point:
+        """One group of steps. Where `sample` is given, the point is that of the whole batch."""
+        steps = packed.steps
+        interval = Interval(*(getattr(steps.interval, f.name)[rows] for f in fields(Interval)))
+        ends, known = steps.ends[rows], steps.increments[:, rows]
+        if sample is not None:
+            interval, ends, known = _spread(interval, ends, known, sample, point.t)
+        active = interval.h != 0
+        dh = None
+        if point.dt is not None and dend is not None:
+            dh = torch.where(ends & active, dend - point.dt, 0.0)
+
+        def make(y: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+            here = Point(point.t, y, slope, point.dt)
+            return repeat_step(self.method, self.flow, interval, dh, here, known, self.derivatives)
+
+        if self.checkpoint:
+            from torch.utils.checkpoint import checkpoint
+
+            increments, end = checkpoint(make, point.y, point.slope, use_reentrant=False)
+        else:
+            increments, end = make(point.y, point.slope)
+        self._write(packed.covered, rows, sample, interval, dh, point, increments, end)
+        h = torch.where(active, interval.h, 1.0)
+        h = (h if dh is None else h + dh).to(end.dtype)
+        slope = torch.where(active[:, None], increments[-1] / h[:, None], point.slope)
+        if not self.method.keeps_slope:
+            slope = point.slope
+        end = torch.where(active[:, None], end, point.y)
+        if self.watch is not None:
+            end = self._stop(self.watch, steps, rows, sample, interval, dh, point, increments, end)
+        return Point(interval.t + interval.h, end, slope, point.dt if point.dt is None or dh is None else point.dt + dh)
+
+    def _stop(
+        self,
+        watch: Watch,
+        steps: AcceptedSteps,
+        rows: slice,
+        sample: Tensor | None,
+        interval: Interval,
+        dh: Tensor | None,
+        point: Point,
+        increments: Tensor,
+        end: Tensor,
+    ) -> Tensor:
+        """The ends of a group of steps, with the states at events in place of those of the samples that stop there."""
+        met = steps.stop[rows].isfinite().nonzero()[:, 0]
+        if not len(met):
+            return end
+        owner, stop = steps.sample[rows][met], steps.stop[rows][met]
+        at = met if sample is None else owner
+        h = interval.h[at] if dh is None else interval.h[at] + dh[at]
+        dt = None if point.dt is None else point.dt[at]
+        here = Interval(interval.t[at], h, interval.first[at], interval.last[at], interval.closed[at])
+        ends = torch.zeros_like(met, dtype=torch.bool)
+        some = AcceptedSteps(owner, owner, here, ends, point.y[at], end[at], increments[:, at], stop)
+        s = attach(watch, self.method, some, stop, dt)
+        self.stops.append((owner, here.t + s * h if dt is None else here.t + dt + s * h))
+        return end.index_copy(0, at, watch.inside(self.method, some, torch.arange(len(at), device=at.device), s))
+
+    def _write(
+        self,
+        covered: Covered,
+        rows: slice,
+        sample: Tensor | None,
+        interval: Interval,
+        dh: Tensor | None,
+        point: Point,
+        increments: Tensor,
+        end: Tensor,
+    ) -> None:
+        """The states at the times that the group covers."""
+        low, high = torch.searchsorted(covered.row, torch.tensor([rows.start, rows.stop], device=end.device)).tolist()
+        if low == high:
+            return
+        some = slice(low, high)
+        owner, place = covered.sample[some], covered.place[some]
+        row = owner if sample is not None else covered.row[some] - rows.start
+        time = self.outputs.times[place, owner]
+        t, h = interval.t, interval.h
+        if point.dt is not None and dh is not None:
+            t, h = t + point.dt, h + dh
+        s = (time - t[row]) / h[row]
+        values = interpolate(self.method, s, point.y[row], end[row], increments[:, row], covered.at_end[some])
+        self.outputs.write(owner, place, values)
+
+
+def _spread(
+    interval: Interval, ends: Tensor, known: Tensor, sample: Tensor, t: Tensor
+) -> tuple[Interval, Tensor, Tensor]:
+    """The records of some samples for the whole batch, with steps of no length at t (batch,) for the others."""
+
+    def whole(values: Tensor, rest: Tensor) -> Tensor:
+        return rest.index_copy(0, sample, values)
+
+    none = torch.zeros_like(t, dtype=torch.bool)
+    spread = Interval(
+        t=whole(interval.t, t),
+        h=whole(interval.h, torch.zeros_like(t)),
+        first=whole(interval.first, t),
+        last=whole(interval.last, t),
+        closed=whole(interval.closed, none),
+    )
+    slopes = known.new_zeros(len(known), len(t), known.shape[2]).index_copy(1, sample, known)
+    return spread, whole(ends, none), slopes

@@ -1,0 +1,70 @@
+"""What an integration gives back."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from torch import Tensor
+
+
+class IntegrationStatus(IntEnum):
+    """How the integration of one sample ended."""
+
+    RUNNING = 0
+    DONE = 1
+    MAX_STEPS = 2
+    STEP_TOO_SMALL = 3
+    NON_FINITE = 4
+    NOT_SOLVED = 5
+    STOPPED = 6
+
+    @property
+    def meaning(self) -> str:
+        return _MEANING[self]
+
+
+_MEANING = {
+    IntegrationStatus.RUNNING: "not finished",
+    IntegrationStatus.DONE: "reached the last time",
+    IntegrationStatus.MAX_STEPS: "ran out of steps",
+    IntegrationStatus.STEP_TOO_SMALL: "needed too small a step",
+    IntegrationStatus.NON_FINITE: "met a value that is not finite",
+    IntegrationStatus.NOT_SOLVED: "could not solve for a stage",
+    IntegrationStatus.STOPPED: "stopped at an event",
+}
+
+
+@dataclass(frozen=True)
+class Integration:
+    """The outcome of `rs.odeint`, sample by sample.
+
+    Attributes:
+        times: (count,) or (count, batch), as they were given.
+        states: (count, batch, *shape), differentiable; NaN at the times that a sample did not reach.
+        status: (batch,) of `IntegrationStatus` codes.
+        accepted, rejected: (batch,), numbers of steps.
+        reached: (batch,), the last time that was reached, in double precision; that of the event, differentiable, where
+            one stopped the sample.
+        final: (batch, *shape), the state at that time, differentiable.
+        evaluations: how often the field was called, for any number of samples; without the backward pass.
+    """
+
+    times: Tensor
+    states: Tensor
+    status: Tensor
+    accepted: Tensor
+    rejected: Tensor
+    reached: Tensor
+    final: Tensor
+    evaluations: int = field(default=0)
+
+    @property
+    def done(self) -> Tensor:
+        """(batch,), whether a sample got to its last time, or stopped at an event."""
+        return (self.status == IntegrationStatus.DONE) | (self.status == IntegrationStatus.STOPPED)
+
+    def __repr__(self) -> str:
+        most = int((self.accepted + self.rejected).max()) if self.accepted.numel() else 0
+        return (
+            f"Integration({tuple(self.states.shape)}: {int(self.done.sum())} of {self.status.numel()} done, "
+            f"at most {most} steps, {self.evaluations} evaluations)"
+        )

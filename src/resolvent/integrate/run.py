@@ -1,0 +1,201 @@
+"""One adaptive run: steps of one method, for every sample over its own span, without a graph."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.integrate.control import Controller, Tolerance
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method
+from resolvent.integrate.newton import SLOW
+from resolvent.integrate.result import IntegrationStatus as Status
+from resolvent.integrate.samples import Samples
+from resolvent.integrate.systems import systems
+from resolvent.integrate.trial import Interval, Trial, add, attempt
+
+STIFF = -1
+"""The status of a sample that an explicit method hands over to an implicit one."""
+
+# The h |lambda| beyond which a step of an explicit method of order five looks stiff (it is stable up to 3.3), and how
+# many such steps, or others, it takes to decide.
+_STIFF_FROM, _STIFF_STEPS, _RELAXED_STEPS = 2.0, 15, 6
+# What a step that failed altogether is multiplied by.
+_SHRINK = 0.25
+# The smallest step at t = 0.
+_TINY = 1e-200
+
+
+@dataclass(frozen=True)
+class AcceptedSteps:
+    """The steps that a round accepted, with a row per sample that made one.
+
+    Attributes:
+        sample: (rows,), numbers in the batch.
+        number: (rows,), how many steps of this run the sample had made before.
+        interval: of the step.
+        ends: (rows,), whether the step ends at the end of the span.
+        start, end: (rows, n), the states at its ends.
+        increments: (stages, rows, n), h times the slopes of the stages.
+        stop: (rows,), the fraction of the step at which an event stops the sample, infinite where none does.
+    """
+
+    sample: Tensor
+    number: Tensor
+    interval: Interval
+    ends: Tensor
+    start: Tensor
+    end: Tensor
+    increments: Tensor
+    stop: Tensor
+
+
+@dataclass
+class Run:
+    """The steps of one method.
+
+    Attributes:
+        method, flow, tolerance: the table, the field, and the norm.
+        max_steps: of a sample, accepted or not, in this and in earlier runs.
+        min_step: the size below which a step fails; None takes the rounding of the time.
+        jump_before, jump_after: whether the field may jump at the start and at the end of the span.
+        look: finds events, see `resolvent.integrate.events.Watch.look`; None if there are none.
+        detect: whether samples that are limited by stability are handed over, with the status `STIFF`.
+    """
+
+    method: Method
+    flow: Flow
+    tolerance: Tolerance
+    max_steps: int
+    min_step: float | None = None
+    jump_before: bool = False
+    jump_after: bool = False
+    look: Callable[[Method, AcceptedSteps], tuple[Tensor, Tensor, Tensor]] | None = None
+    detect: bool = False
+    controller: Controller = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.controller = Controller(self.method.error_order, lazy=self.method.implicit)
+        self.systems = systems(self.flow)
+
+    def rounds(self, whole: Samples) -> Iterator[AcceptedSteps]:
+        """Makes steps until no sample is running, and yields those that were accepted; `whole` is where they stand."""
+        live, rows = whole, torch.arange(len(whole.t), device=whole.t.device)
+        while True:
+            running = live.status == Status.RUNNING
+            count = int(running.sum())
+            if self.flow.field.rowwise and 2 * count <= len(running) and live.t.numel() > 0:
+                if live is not whole:
+                    whole.put(rows, live)
+                rows = rows[running]
+                live, running = whole.take(rows), running[running]
+            if count == 0:
+                return
+            steps = self._round(live, running)
+            if steps is not None:
+                yield steps
+            if live is not whole and not bool((live.status == Status.RUNNING).any()):
+                whole.put(rows, live)
+                return
+
+    def _round(self, live: Samples, running: Tensor) -> AcceptedSteps | None:
+        """One attempt of each running sample."""
+        interval, ends = self._interval(live, running)
+        system = None
+        if self.method.implicit:
+            system = self.systems.prepare(live, interval.first, self.method.diagonal * interval.h)
+        trial = attempt(self.method, self.flow, self.tolerance, live, interval, system, running)
+        good = running & trial.solved & (trial.estimate <= 1)
+        start, number = live.y, live.accepted
+        self._update(live, trial, interval, running, good, ends)
+        if not bool(good.any()):
+            return None
+        rows = good.nonzero()[:, 0]
+        kept = Interval(*(getattr(interval, name)[rows] for name in ("t", "h", "first", "last", "closed")))
+        increments = torch.stack(trial.increments)[:, rows]
+        stop = torch.full_like(kept.t, torch.inf)
+        steps = AcceptedSteps(
+            live.index[rows], number[rows], kept, ends[rows], start[rows], trial.y[rows], increments, stop
+        )
+        return steps if self.look is None else self._stop(live, rows, steps)
+
+    def _stop(self, live: Samples, rows: Tensor, steps: AcceptedSteps) -> AcceptedSteps:
+        """Stops the samples that meet an event in their steps."""
+        assert self.look is not None
+        stop, t, y = self.look(self.method, steps)
+        met = rows[stop.isfinite()]
+        if len(met):
+            live.status = live.status.index_fill(0, met, int(Status.STOPPED))
+            live.t, live.y = live.t.index_copy(0, rows, t), live.y.index_copy(0, rows, y)
+        return replace(steps, stop=stop)
+
+    def _interval(self, live: Samples, running: Tensor) -> tuple[Interval, Tensor]:
+        """The next step, and whether it ends at the end of the span: if need be it is a little longer or, so that the
+        last one does not get tiny, half of what remains."""
+        remaining = (live.end - live.t).abs()
+        ends = live.h * 1.01 >= remaining
+        h = torch.where(ends, remaining, torch.where(2 * live.h > remaining, 0.5 * remaining, live.h))
+        h = torch.where(running, h * live.direction, 0.0)
+        last = torch.where(ends, live.end, live.t + h)
+        first = live.t
+        if self.jump_before:
+            first = torch.where(first == live.start, torch.nextafter(first, live.end), first)
+        closed = torch.zeros_like(ends)
+        if self.jump_after:
+            closed = (live.t + 2 * h - live.end) * live.direction > 0
+            inner = torch.nextafter(live.end, live.start)
+            last = torch.where(ends, inner, last)
+        return Interval(live.t, h, first, last, closed), ends
+
+    def _update(
+        self, live: Samples, trial: Trial, interval: Interval, running: Tensor, good: Tensor, ends: Tensor
+    ) -> None:
+        """Moves the samples that are `good`, chooses the next steps, and ends what cannot go on."""
+        finite = trial.estimate.isfinite()
+        unsolved = running & ~trial.solved
+        retry = unsolved & ~live.fresh  # With a Jacobian of its own before the step is made shorter.
+        estimate = torch.where(finite, trial.estimate, torch.inf).to(live.h)
+        size = interval.h.abs()
+        longer = self.controller.accepted(size, estimate, live.error, live.rejected)
+        shorter = self.controller.rejected(size, estimate)
+        shorter = torch.where(unsolved | ~finite, _SHRINK * size, shorter)
+        h = torch.where(good, longer, torch.where(retry, size, shorter))
+        live.h = torch.where(running, h, live.h)
+        live.error = torch.where(good, estimate.clamp(min=1e-4), live.error)
+        cause = torch.where(finite, int(Status.STEP_TOO_SMALL), int(Status.NON_FINITE))
+        cause = torch.where(unsolved & finite, int(Status.NOT_SOLVED), cause)
+        live.cause = torch.where(running & ~good, cause, live.cause)
+        live.rejected = torch.where(running, ~good, live.rejected)
+        live.attempts = live.attempts + running.long()
+        live.accepted = live.accepted + good.long()
+        live.stale = torch.where(good, trial.rate > SLOW, live.stale | retry)
+        live.fresh = live.fresh & ~good
+
+        column = good[:, None]
+        live.t = torch.where(good, torch.where(ends, live.end, live.t + interval.h), live.t)
+        live.y = torch.where(column, trial.y, live.y)
+        if self.method.keeps_slope:
+            step = torch.where(good, interval.h, 1.0).to(live.y.dtype)[:, None]
+            live.slope = torch.where(column, trial.increments[-1] / step, live.slope)
+            if self.method.implicit:
+                zero = torch.zeros_like(live.y)
+                second, third = (add(zero, bend, trial.increments) for bend in self.method.bends)
+                live.second = torch.where(column, second / step**2, live.second)
+                live.third = torch.where(column, third / step**3, live.third)
+        self._end(live, trial, running, good, good & ends)
+
+    def _end(self, live: Samples, trial: Trial, running: Tensor, good: Tensor, done: Tensor) -> None:
+        """Sets the statuses of the samples that are done, failed, or found to be stiff."""
+        rounding = (8 * torch.finfo(live.t.dtype).eps * live.t.abs()).clamp(min=_TINY)
+        least = rounding if self.min_step is None else self.min_step
+        remaining = (live.end - live.t).abs()
+        tiny = running & ~done & (live.h <= least) & (live.h < remaining)
+        status = torch.where(tiny, torch.where(live.rejected, live.cause, int(Status.STEP_TOO_SMALL)), live.status)
+        status = torch.where(running & ~done & (live.attempts >= self.max_steps), int(Status.MAX_STEPS), status)
+        if self.detect and trial.stiffness is not None:
+            at_limit = good & (trial.stiffness > _STIFF_FROM)
+            live.relaxed = torch.where(at_limit, 0, live.relaxed + (good & ~at_limit).long())
+            live.stiff = torch.where(live.relaxed >= _RELAXED_STEPS, 0, live.stiff + at_limit.long())
+            status = torch.where(running & (live.stiff >= _STIFF_STEPS) & ~done, STIFF, status)
+        live.status = torch.where(done, int(Status.DONE), status)
