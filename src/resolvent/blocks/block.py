@@ -129,7 +129,7 @@ class Block(nn.Module):
         """The states at any times between t0 and t0 + horizon.
 
         Between two grid points it is the cubic that has their states and the slopes of the field there, which is
-        accurate to order 4. That costs two evaluations a step.
+        accurate to order 4. That costs two evaluations per step.
 
         Arguments:
             x: (batch, *shape), the state at t0.
@@ -170,7 +170,7 @@ class Block(nn.Module):
         return Trajectory(_times(pass_, x), torch.stack(states), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
-        """Runs `check_field` on the first call in training mode, where the field is evaluated more than once a layer.
+        """Runs `check_field` on the first call in training mode, where the field is evaluated more than once per layer.
 
         An explicit layer that is not recomputed evaluates it once: batch norm and dropout are fine there.
         """

@@ -37,7 +37,7 @@ class ThetaBlock(Block):
         learn_theta: whether theta is learned, starting at the given number; it is the sigmoid of a parameter
             `raw_theta`, scaled to stay between 0.001 and 0.999 however far the parameter is driven.
         mode: the strategy, by name or as an object of `rs.blocks`. "sequential", `LayerByLayer()`, solves for one
-            layer after the other. "parallel", `AllTogether()`, solves for all layers at once, in groups of at most 64
+            layer after the other. "parallel", `AllTogether()`, solves for all layers at once, in groups of at most 32
             unknowns, and "compiled", `Compiled()`, does so by a compiled function. "auto" solves for all layers
             together where it can: in the midpoint form, for a field that treats samples alone, where neither a
             solver, a guess nor a memory policy was chosen, and three or more layers fit into a group. Whatever the

@@ -33,7 +33,7 @@ class DescentState(State):
 class Descent(NonlinearSolver):
     """Minimises phi(w) = |r(w)|^2 / 2, r = b + tau F(w) - w, along directions that a method chooses.
 
-    The gradient is -(I - tau F'(w))^T r: one evaluation and one vjp a step. A step of the loop is one trial of the
+    The gradient is -(I - tau F'(w))^T r: one evaluation and one vjp per step. A step of the loop is one trial of the
     line search; every sample has a line and a memory of its own. A minimum of phi that is not a root ends as
     STALLED.
     """

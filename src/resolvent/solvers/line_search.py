@@ -1,4 +1,4 @@
-"""A line search for the strong Wolfe conditions, one trial point a call, every sample on a line of its own."""
+"""A line search for the strong Wolfe conditions, one trial point per call, every sample on a line of its own."""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -152,7 +152,7 @@ def _check_right_hand_side(b: object) -> None:
         advice = "solve for the real parts, torch.view_as_real(b)" if b.is_complex() else "convert it with .float()"
         raise ValueError(f"b must be a tensor of a real floating-point type, got {b.dtype}: {advice}.")
     if b.dim() == 0 or math.prod(b.shape[1:]) == 0:
-        raise ValueError(f"b must be (batch, *shape) with at least one unknown a sample, got shape {tuple(b.shape)}.")
+        raise ValueError(f"b must be (batch, *shape) with at least one unknown per sample, got shape {tuple(b.shape)}.")
 
 
 def _step(tau: float | Tensor, b: Tensor, working: torch.dtype) -> float | Tensor:
