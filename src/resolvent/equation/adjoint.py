@@ -94,7 +94,8 @@ class AttachedAdjoint(Adjoint):
             report(alone, solution, options.on_failure, options.place, start.given)
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             return solution, solution.value
-        return solution, masked(self._attach(problem, options, solution, last), solution, options.on_failure)
+        value = self._attach(problem, options, solution, last)
+        return solution, value if solution.all_converged else masked(value, solution, options.on_failure)
 
     def _attach(
         self, problem: NonlinearProblem, options: SolveOptions, solution: Solution, last: LastEvaluation | None
