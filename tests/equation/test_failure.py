@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.errors import ConvergenceWarning
+from seeding import shifted
 
 B = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
 
@@ -94,6 +95,23 @@ def test_a_cotangent_that_is_nearly_nothing_is_no_failure() -> None:
         value = rs.resolve(lambda w: 0.5 * torch.sin(w), b, 1.0, adjoint=rs.ImplicitAdjoint(linear)).value
         (gradient,) = torch.autograd.grad(value, b, torch.full_like(b, 1e-45))
         assert (gradient.abs() < 1e-43).all()
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-24, 1e-12, 1e12, 1e30])
+@pytest.mark.parametrize("linear", [rs.GMRES(), rs.BiCGStab(), rs.Anderson(), None], ids=lambda s: type(s).__name__)
+def test_the_size_of_a_cotangent_does_not_matter(linear: Any, size: float) -> None:
+    """The squares of small numbers are zero, and those of large ones infinite."""
+    torch.manual_seed(shifted(0))
+    matrix = 0.3 * torch.randn(40, 40) / 40**0.5
+    b = torch.randn(3, 40)
+    grads = []
+    for dtype, cotangent in ((torch.float32, size), (torch.float64, 1.0)):
+        leaf = b.to(dtype).requires_grad_()
+        F = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Tanh()).to(dtype)
+        F[0].weight.data = matrix.to(dtype)
+        value = rs.resolve(F, leaf, 2.0, adjoint=rs.ImplicitAdjoint(linear)).value
+        grads += torch.autograd.grad(value, leaf, torch.full_like(leaf, cotangent))
+    torch.testing.assert_close(grads[0].double() / size, grads[1], rtol=1e-4, atol=0.2 if size < 1e-40 else 1e-5)
 
 
 def test_warn_and_ignore() -> None:

@@ -14,7 +14,7 @@ from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
-from resolvent.equation.norms import per_sample
+from resolvent.equation.norms import per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, full_precision
 from resolvent.equation.solution import Solution, Work
@@ -192,7 +192,12 @@ class ImplicitAdjoint(AttachedAdjoint):
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.stopping.for_backward()
-        solution = solve(system, plan, stopping, system.precondition(system.b))
+        # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
+        unit = power_of_two(system.b)
+        scaled = replace(system, b=system.b / per_sample(unit, system.b))
+        solution = solve(scaled, plan, stopping, scaled.precondition(scaled.b))
+        value = solution.value * per_sample(unit, solution.value)
+        solution = replace(solution, value=value, residual=solution.residual * unit)
         if self.callback is not None:
             self.callback(solution)
         if options.observe is not None:

@@ -49,6 +49,13 @@ def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     return torch.where(per_sample(chosen, yes), yes, no)
 
 
+def power_of_two(x: Tensor) -> Tensor:
+    """(batch,), the powers of two just below the largest entry of each sample: to divide by them does not round."""
+    largest = flat(x).abs().amax(1)
+    kind = torch.finfo(x.dtype)
+    return torch.exp2(torch.floor(torch.log2(largest.clamp(kind.tiny, kind.max))))
+
+
 def unpatterned(like: Tensor) -> Tensor:
     """A fixed vector (1, *shape) of unit root mean square that no structure of a state or a matrix is likely to favour:
     the cosines of equidistributed phases."""
