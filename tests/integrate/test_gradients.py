@@ -102,6 +102,7 @@ def test_parameters_of_a_module_and_samples_with_spans_of_their_own() -> None:
             torch.testing.assert_close(g, e, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_stiff_gradients_after_a_change_of_method() -> None:
     """Robertson's problem by its three rates: "auto" begins with explicit steps, and the sums stay what they are."""
     rates = torch.tensor([0.04, 1e4, 3e7], requires_grad=True)

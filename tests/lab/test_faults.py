@@ -93,17 +93,18 @@ def complete(out: Path) -> bool:
     return all(len(list(folder.iterdir())) == 4 for folder in folders)
 
 
-MOMENTS = ["start", pytest.param("finished", marks=pytest.mark.slow)]
+pytestmark = pytest.mark.slow
+MOMENTS = ["start", "finished"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(
     ("number", "jobs"),
     [
-        pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow, id="ctrl-c with one job"),
+        pytest.param(signal.SIGINT, 1, id="ctrl-c with one job"),
         pytest.param(signal.SIGINT, 2, id="ctrl-c with two jobs"),
         pytest.param(signal.SIGTERM, 1, id="sigterm with one job"),
-        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.slow, id="sigterm with two jobs"),
+        pytest.param(signal.SIGTERM, 2, id="sigterm with two jobs"),
     ],
 )
 def test_a_signal_ends_all_processes_and_says_so(
@@ -132,7 +133,6 @@ def test_workers_die_with_their_parent(tmp_path: Path, moment: str) -> None:
         until(lambda: not session(process.pid))
 
 
-@pytest.mark.slow
 def test_a_damaged_run_is_repeated(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "resolvent_lab", "reproduce", "stiff", "--train-only", "--quick"]
     command += ["--theta", "0", "--jobs", "1", "--out", str(tmp_path)]

@@ -27,6 +27,8 @@ FIGURES = {
     "mnist": ("noise", "digits", "spectra", "certified"),
 }
 
+SLOW = ("lotka-volterra", "mnist")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_measurements():
@@ -39,7 +41,9 @@ def _short_measurements():
         yield
 
 
-@pytest.fixture(scope="module", params=list(FIGURES))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIGURES]
+)
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
