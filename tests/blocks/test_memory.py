@@ -62,9 +62,10 @@ class Rotation(fields.Field):
         return 0.3 * (self.outer(u) - u @ self.inner.weight)
 
 
-@pytest.mark.parametrize(
-    "theta", [pytest.param(0.0, marks=pytest.mark.slow), 0.5, pytest.param(1.0, marks=pytest.mark.slow)]
-)
+SLOW = [pytest.param(theta, marks=pytest.mark.slow) for theta in (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("theta", [0.5, *SLOW])
 def test_memory_grows_with_depth_under_store_and_not_under_reversible(theta: float) -> None:
     field, x = Rotation(), torch.randn(16, 64, requires_grad=True)
     state = x.numel() * x.element_size()

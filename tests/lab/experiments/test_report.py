@@ -28,6 +28,7 @@ FIGURES = {
 }
 
 SLOW = ("lotka-volterra", "mnist")
+CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIGURES]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,9 +42,7 @@ def _short_measurements():
         yield
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIGURES]
-)
+@pytest.fixture(scope="module", params=CHOSEN)
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
