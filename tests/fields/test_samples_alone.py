@@ -63,8 +63,10 @@ TOGETHER = {
 
 @pytest.mark.parametrize("name", ALONE)
 def test_proved(name: str) -> None:
-    module = copy.deepcopy(ALONE[name]).double()
+    # In training mode a normalised weight changes a little with every call.
+    module = copy.deepcopy(ALONE[name]).double().eval()
     assert rs.Autonomous(module).rowwise
+    assert rs.Autonomous(ALONE[name]).rowwise
     y = torch.randn(6, 4, generator=torch.Generator().manual_seed(shifted(0)))
     with torch.no_grad():
         alone = torch.cat([module(row) for row in y.split(1)])
