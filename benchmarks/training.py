@@ -235,13 +235,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    results: dict[tuple[str, float, str], list[dict[str, float | str]]] = {}
     for name, theta, optimizer, seed in combinations(arguments.tasks.split(","), arguments.seeds):
-        file = arguments.out / f"{name}-{theta:g}-{optimizer}-{seed}.json"
+        file = arguments.out / f"{name}_{theta:g}_{optimizer}_{seed}.json"
         if not file.exists():
             file.write_text(json.dumps(run(name, theta, optimizer, seed)))
             print(file.stem, file.read_text(), flush=True)
-        results.setdefault((name, theta, optimizer), []).append(json.loads(file.read_text()))
+    results: dict[tuple[str, float, str], list[dict[str, float | str]]] = {}
+    for file in sorted(arguments.out.glob("*.json")):
+        name, theta, optimizer, _ = file.stem.split("_")
+        results.setdefault((name, float(theta), optimizer), []).append(json.loads(file.read_text()))
     found = table({key: results[key] for key in sorted(results, key=_position)})
     print(found)
     if arguments.write:
