@@ -1,4 +1,4 @@
-"""Spectra in checkpoint files."""
+"""`Spectrum`: eigenvalues in checkpoint files."""
 
 import pickle
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _KEY = "spectrum"
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a field's Jacobians, and the step with which the network integrates it.
+    """Eigenvalues of a field's Jacobians, and the step of the network.
 
-    It is enough to draw a trained network over a stability region without the code of the network.
+    With it the spectrum of a trained network can be drawn over a stability region without the code of the network.
 
     Attributes:
         eigenvalues: complex, of any shape, as from `jacobian_spectrum`.
@@ -36,17 +36,17 @@ class Spectrum:
         return {_KEY: {"eigenvalues": self.eigenvalues.detach().cpu(), "h": self.h}}
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint that holds nothing else."""
+        """Writes a checkpoint that contains only this spectrum."""
         torch.save(self.to_checkpoint(), path)
 
 
 def load_spectrum(path: str | Path) -> Spectrum:
-    """Read the spectrum out of a checkpoint.
+    """Reads the spectrum from a checkpoint.
 
-    Only tensors and plain values are unpickled, so that a file from a stranger cannot run code.
+    Only tensors and plain values are unpickled, so that an untrusted file cannot run code.
 
     Arguments:
-        path: a file written by `torch.save` with the entry of `Spectrum.to_checkpoint`, whatever else is in it.
+        path: a file written by `torch.save` with the entry of `Spectrum.to_checkpoint`; other entries are ignored.
     """
     path = Path(path)
     if not path.is_file():
