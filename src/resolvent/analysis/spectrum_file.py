@@ -55,8 +55,8 @@ def load_spectrum(path: str | Path) -> Spectrum:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
-            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, for it "
-            f"could run code. {_HOW_TO}"
+            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, because "
+            f"it could run code. {_HOW_TO}"
         ) from error
     entry = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
     if not isinstance(entry, dict) or "eigenvalues" not in entry:
@@ -66,7 +66,7 @@ def load_spectrum(path: str | Path) -> Spectrum:
 
 
 _HOW_TO = (
-    "Write one where the network is at hand: eigenvalues = rs.analysis.jacobian_spectrum(block.field, "
+    "Write one from the network: eigenvalues = rs.analysis.jacobian_spectrum(block.field, "
     "trajectory.times, trajectory.states); rs.analysis.Spectrum(eigenvalues, h).save(path), or add "
     "Spectrum(...).to_checkpoint() to the checkpoint."
 )

@@ -70,7 +70,7 @@ def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = ""
             raise ValueError(
                 f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
                 "an implicit layer calls it many times: put it in evaluation mode (module.eval()), or use GroupNorm or "
-                "LayerNorm, and dropout outside of the residual branch."
+                "LayerNorm, and dropout outside the residual branch."
             )
 
 
@@ -103,7 +103,7 @@ def _refuse(field: Call, repeats: bool) -> None:
     raise ValueError(
         f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
         "(dropout, noise), or its calls change its state. An implicit layer calls it many times: draw the numbers "
-        "once for a pass, outside of the field, and change state between passes only."
+        "once per pass, outside the field, and change state only between passes."
     )
 
 

@@ -182,9 +182,9 @@ def _explaining_waits() -> Iterator[None]:
         if "captur" not in str(error):
             raise
         raise ValueError(
-            "the pass waits for the device somewhere, and cannot be recorded. In blocks a learned theta does, "
-            "memory='reversible', rs.NewtonKrylov(), rs.Chord(), and fully implicit Runge-Kutta schemes; in layers of "
-            "your own whatever reads a number, such as .item(), or makes a tensor from one."
+            "the pass waits for the device somewhere, and cannot be recorded. In blocks the cause may be a learned "
+            "theta, memory='reversible', rs.NewtonKrylov(), rs.Chord(), or a fully implicit Runge-Kutta scheme; in "
+            "your own layers, code that reads a number, such as .item(), or makes a tensor from one."
         ) from error
 
 
@@ -229,7 +229,7 @@ class _CopiedOutputs(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise DerivativeOrderError(
-                "a CUDA graph has first derivatives only, and a graph of them was asked for (create_graph=True): call "
+                "a CUDA graph has first derivatives only, but a graph of them was requested (create_graph=True): call "
                 "the model itself."
             )
         if ctx.recording.open != ctx.call:

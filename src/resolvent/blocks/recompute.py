@@ -141,7 +141,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         raise DerivativeOrderError(
-            "A recomputed pass has first derivatives only, and a second one was asked for: take memory='store' with "
+            "A recomputed pass has first derivatives only, but a second one was requested: take memory='store' with "
             "adjoint=rs.ImplicitAdjoint(order=2)."
         )
 

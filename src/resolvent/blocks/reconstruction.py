@@ -7,7 +7,7 @@ from resolvent.equation.norms import rms
 from resolvent.errors import ResolventError
 
 ADVICE = (
-    "An inverse step enlarges errors by as much as the step contracts, so states can be reconstructed only where the "
+    "An inverse step amplifies errors by as much as the step contracts, so states can be reconstructed only if the "
     "field dissipates little (purely imaginary spectra, few layers, small h). Take memory='checkpoint' instead, "
     "tighten the tolerance of the solves, or, if the error is acceptable, raise that of the reconstruction: "
     "rs.blocks.Reversible(tolerance=...)."

@@ -29,7 +29,7 @@ class ThetaBlock(Block):
     every theta the parameters are those of the field.
 
     Arguments:
-        field: F(t, y); `rs.fields.Piecewise` gives every layer weights of its own.
+        field: F(t, y); `rs.fields.Piecewise` gives every layer its own weights.
         theta: a number in [0, 1], or a 0-d tensor in (0, 1]. `block.theta = 0.3` changes it later.
         num_steps: number of layers.
         horizon: h times their number, see `Block`.

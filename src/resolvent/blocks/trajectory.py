@@ -48,7 +48,7 @@ def bracket(times: Tensor, t0: Tensor, h: Tensor, num_steps: int) -> tuple[Tenso
     outside = (position < -slack) | (position > num_steps + slack)
     if bool(outside.any()):
         raise ValueError(
-            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside of the pass, which covers "
+            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside the pass, which covers "
             f"{num_steps} steps of {h.item():g} from t0; the first is {times.expand_as(outside)[outside][0].item():g}."
         )
     step = position.detach().floor().clamp(0, num_steps - 1)

@@ -176,7 +176,7 @@ def _send_home(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, fi
 def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
     """|A^{-1} r| plus |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
 
-    The solution of the first consists mostly of the directions that A^{-1} enlarges most. It is the right-hand side of
+    The solution of the first consists mostly of the directions that A^{-1} amplifies most. It is the right-hand side of
     the second, transposed system, and the length of that solution estimates |A^{-1}|. In the backward pass the second
     system is not transposed: F may not be differentiable twice.
     """

@@ -83,8 +83,8 @@ def _draw(distribution: str, like: Tensor, generator: torch.Generator | None) ->
     except RuntimeError as error:
         if transforming():
             raise ValueError(
-                "probes are random, and inside vmap it has to be said whether all copies share them: give vmap "
-                'randomness="same" or "different", or compute exactly (exact=True).'
+                'probes are random, so vmap needs randomness="same" or "different" to decide whether all copies share '
+                "them; or compute exactly (exact=True)."
             ) from error
         raise
     return z.to(like.device)

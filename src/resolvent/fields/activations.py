@@ -117,8 +117,8 @@ def slopes_of(activation: nn.Module) -> Slopes:
         return _SLOPES[type(activation)](activation)
     known = ", ".join(sorted(kind.__name__ for kind in _SLOPES))
     raise ValueError(
-        f"the slopes of {type(activation).__name__} are not known, so nothing can be promised about a field that uses "
-        f"it: give slopes=(smallest, largest), or choose one of {known}"
+        f"the slopes of {type(activation).__name__} are not known, so a field that uses it has no bound: give "
+        f"slopes=(smallest, largest), or choose one of {known}"
     )
 
 

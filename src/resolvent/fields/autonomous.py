@@ -46,7 +46,7 @@ class Autonomous(Field):
             raise ValueError(f"module must be a module or a function y -> F(y), got {module!r}.")
         if isinstance(module, Field) or not takes(module, 1):
             name = getattr(module, "__name__", type(module).__name__)
-            raise ValueError(f"module is called with y alone, but {name} is a field already: take it as it is.")
+            raise ValueError(f"module is called with y alone, but {name} is a field already: use it directly.")
         if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
             raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
         if rowwise is not None and not isinstance(rowwise, bool):

@@ -78,7 +78,7 @@ class Bounded(Field):
         if not 0 < scale < 1:
             raise ValueError(f"the initial scale must lie in (0, 1), got {scale}")
         if self.shape is None:
-            raise ValueError(f"{type(self.field).__name__} does not tell the shape of its states: give shape=(...)")
+            raise ValueError(f"{type(self.field).__name__} does not declare the shape of its states: give shape=(...)")
         shape = (self.shape[0], *[1] * (len(self.shape) - 1)) if per_channel else self.shape
         self.raw_scale = nn.Parameter(torch.full(shape, math.log(scale / (1 - scale))))
 

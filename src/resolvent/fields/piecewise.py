@@ -53,8 +53,8 @@ class Piecewise(Field):
         """H; a 0-d tensor without a graph if a block learns it."""
         if self._horizon is None:
             raise ValueError(
-                "Piecewise does not know over which time its fields are spread: give it to a block, whose horizon it "
-                "takes, or make it with Piecewise(fields, horizon=...)."
+                "Piecewise has no horizon yet: give it to a block, whose horizon it takes, or make it with "
+                "Piecewise(fields, horizon=...)."
             )
         return self._horizon
 
@@ -70,7 +70,7 @@ class Piecewise(Field):
         elif isinstance(horizon, Tensor) or not math.isclose(self._horizon, abs(horizon), rel_tol=1e-6):
             raise ValueError(
                 f"the {len(self.fields)} fields of Piecewise are spread over a horizon of {float(self._horizon):g}, "
-                f"said by its maker or by another block, but this block has {_describe(horizon)}: leave it to the "
+                f"set on construction or by another block, but this block has {_describe(horizon)}: leave it to the "
                 "block, Piecewise(fields), and make one for each block."
             )
 

@@ -110,7 +110,7 @@ class GradientFlow(Field):
         self.shape = self.gradient.operator.input_shape
         self.bound = bound
         if linear_part is not None and not (math.isfinite(linear_part) and linear_part <= 0):
-            raise ValueError(f"the slopes of a gradient flow lie below 0, and so must linear_part, got {linear_part}")
+            raise ValueError(f"linear_part must be 0 or less, as are the slopes of a gradient flow, got {linear_part}")
         self._linear_part = -bound / 2 if linear_part is None and bound is not None else linear_part
 
     def forward(self, t: Time, y: Tensor) -> Tensor:

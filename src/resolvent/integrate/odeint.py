@@ -193,6 +193,6 @@ def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
 
 
 _TIME = (
-    "field is called with a time for each sample, a tensor t (batch,), and has to treat it sample by sample: "
-    "shape it like t[:, None] before it multiplies states (batch, n)."
+    "field is called with one time for each sample, a tensor t (batch,): reshape it, such as t[:, None], before it "
+    "multiplies states (batch, n)."
 )

@@ -40,7 +40,7 @@ class LayerField:
         if self.normalization in GRADIENTS and (self.scale is not None or self.per_channel):
             raise ValueError(
                 f"a gradient flow has no scale S, got scale={self.scale} and per_channel={self.per_channel}: leave "
-                "them out, and let step_size say how far a layer goes."
+                "them out, and set step_size instead."
             )
 
     def __call__(self, channels: int, size: tuple[int, int]) -> Field:

@@ -30,7 +30,7 @@ class Scaled(Field):
         super().__init__()
         expect_field(field, "Scaled", "rs.Autonomous(module, shape=...)")
         if field.shape is None:
-            raise ValueError(f"{type(field).__name__} does not tell the shape of its states: make it with size=(...)")
+            raise ValueError(f"{type(field).__name__} has no declared shape of its states: make it with size=(...)")
         self.field = field
         self.shape, self.rowwise, self.autonomous = field.shape, field.rowwise, field.autonomous
         self.learn_scale = learn_scale

@@ -44,7 +44,7 @@ def spectrum(
     refuse_transforms("spectrum")
     named = dict(eigenvalues) if isinstance(eigenvalues, Mapping) else {"": eigenvalues}
     if not 1 <= len(named) <= len(_MARKERS):
-        raise ValueError(f"1 to {len(_MARKERS)} named spectra can be told apart in one figure, got {len(named)}.")
+        raise ValueError(f"1 to {len(_MARKERS)} named spectra can be distinguished in one figure, got {len(named)}.")
     points = {name: h * values.detach().cpu().flatten().numpy() for name, values in named.items()}
     together = np.concatenate(list(points.values()))
     if together.size == 0 or not np.isfinite(together).all():

@@ -40,7 +40,7 @@ def piecewise(field: Any) -> list[Piecewise]:
     found = piecewise_parts(field)
     if not found:
         raise ValueError(
-            f"the variation is that between the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: "
-            "give the layers weights of their own, or leave the variation out."
+            f"the variation needs the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: give each "
+            "layer its own weights, or leave the variation out."
         )
     return found

@@ -43,8 +43,8 @@ class Multistep(Scheme):
             raise ValueError(f"the weights alpha must sum to 1 for the method to converge, got {sum(self.alpha)}.")
         if self.start.order < self.order - 1:
             raise ValueError(
-                f"a start of order {self.start.order} spoils a method of order {self.order}: take one of order "
-                f"{self.order - 1} or more."
+                f"a start of order {self.start.order} reduces the order of a method of order {self.order}: take one of "
+                f"order {self.order - 1} or more."
             )
 
     @property

@@ -97,7 +97,7 @@ class PartitionedRungeKutta(Scheme):
 
 @dataclass(frozen=True)
 class Symplectic(Scheme):
-    """Drifts q <- q + d_i h V(t, p) and kicks p <- p + k_i h K(t, q) in turn: explicit, reversible and, for a
+    """Alternates drifts q <- q + d_i h V(t, p) and kicks p <- p + k_i h K(t, q): explicit, reversible and, for a
     Hamiltonian field, symplectic.
 
     Each half has its own time, the sum of its moves so far; V and K are evaluated at the time of their argument. With

@@ -63,7 +63,7 @@ class AllTogether(Strategy):
     def check(self, pass_: "Pass") -> None:
         obstacle = self.obstacle(pass_)
         if obstacle:
-            raise ValueError(f"layers are solved for together by Newton's method, which {obstacle}.")
+            raise ValueError(f"layers are solved together by Newton's method, which {obstacle}.")
 
     def obstacle(self, pass_: "Pass") -> str | None:
         """Why the layers of a pass cannot be solved together, or None."""
@@ -71,15 +71,15 @@ class AllTogether(Strategy):
         if scheme.chord is None:
             return "takes theta layers in the midpoint form"
         if not pass_.vector_field.rowwise:
-            return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not say that it does"
+            return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not declare rowwise"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
-            return "leaves no choice of the solver, of its starting guess or of its reuse"
+            return "accepts no other solver, no starting guess and no reuse"
         if isinstance(options.adjoint, UnrolledAdjoint):
-            return "is not differentiated through its iterations"
+            return "cannot be unrolled here: take adjoint=rs.ImplicitAdjoint()"
         if not pass_.stores:
             return "keeps all layers in memory: take memory='store'"
         if options.stopping.fixed:
-            return "has to check whether it has converged, got rs.FixedSteps(...)"
+            return "must check convergence, got rs.FixedSteps(...)"
         return None
 
     def group(self, pass_: "Pass", x: Tensor) -> int:

@@ -134,7 +134,7 @@ class _FirstOrder(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             raise DerivativeOrderError(
-                'mode="compiled" has first derivatives only, and a graph of them was asked for (create_graph=True): '
+                'mode="compiled" has first derivatives only, but a graph of them was requested (create_graph=True): '
                 'take mode="parallel" with adjoint=rs.ImplicitAdjoint(order=2).'
             )
         return cotangents[0]
