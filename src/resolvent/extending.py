@@ -1,7 +1,7 @@
-"""For writers of solvers, plans and adjoints: what they derive from and what they are handed. See docs/extending.md.
+"""Base classes and argument types for new solvers, plans and adjoints. See docs/extending.md.
 
-Those who write schemes find theirs in `resolvent.schemes`, of fields in `resolvent.fields`, of memory policies and
-strategies in `resolvent.blocks`.
+Those for schemes are in `resolvent.schemes`, for fields in `resolvent.fields`, for memory policies and strategies in
+`resolvent.blocks`.
 """
 
 from resolvent.equation.adjoint import Adjoint, AttachedAdjoint

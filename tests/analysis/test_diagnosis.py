@@ -99,7 +99,7 @@ def test_a_failure_in_any_stage_counts() -> None:
         (-0.1, 0.0, "Nothing stands out"),
         (1.95, 0.5, "within 0.05 of the pole"),
         (1.5, 0.0, "the field itself expands, by up to 2.5"),
-        (12.0, 0.0, "enlarged up to 13 times"),
+        (12.0, 0.0, "amplified up to 13 times"),
         (-2.0, 0.5, "hardly anything of the input is left"),
         (0.3, 0.5, "contractive in all layers"),
         (-6.0, 0.5, "not contractive everywhere"),

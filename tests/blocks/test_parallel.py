@@ -142,9 +142,9 @@ def test_auto_is_parallel_where_it_can_be() -> None:
         ({"mode": "together"}, "mode must be one of"),
         ({"form": "trapezoid"}, "midpoint form"),
         ({"memory": "reversible"}, "keeps all layers in memory"),
-        ({"solver": rs.Anderson()}, "no choice of the solver"),
-        ({"reuse": True}, "no choice of the solver"),
-        ({"adjoint": rs.UnrolledAdjoint()}, "through its iterations"),
+        ({"solver": rs.Anderson()}, "accepts no other solver"),
+        ({"reuse": True}, "accepts no other solver"),
+        ({"adjoint": rs.UnrolledAdjoint()}, "cannot be unrolled"),
     ],
 )
 def test_what_stands_in_the_way_is_named(options: dict[str, object], message: str) -> None:

@@ -211,7 +211,7 @@ def test_what_is_said_of_a_module_is_known_of_the_field():
 def test_what_is_no_module_or_no_field_is_refused_with_the_fix():
     with pytest.raises(ValueError, match=r"a module or a function .* got 3"):
         Autonomous(3)
-    with pytest.raises(ValueError, match="MLP is a field already: take it as it is"):
+    with pytest.raises(ValueError, match="MLP is a field already: use it directly"):
         Autonomous(MLP(2, 3, 1))
     with pytest.raises(ValueError, match="<lambda> is a field already"):
         Autonomous(lambda t, y: y)

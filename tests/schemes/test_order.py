@@ -51,5 +51,5 @@ def test_a_coarse_start_would_spoil_the_order() -> None:
     """The start matters: with first steps by Euler, a method of order 3 is refused."""
     from resolvent.schemes import Multistep
 
-    with pytest.raises(ValueError, match="start of order 1 spoils a method of order 3"):
+    with pytest.raises(ValueError, match="start of order 1 reduces the order of a method of order 3"):
         Multistep(alpha=(18 / 11, -9 / 11, 2 / 11), beta=(6 / 11,), order=3, start=RungeKutta(tableaux.EULER))

@@ -1,16 +1,17 @@
-"""Advice from the reports on the layers of a block."""
+"""`advise`: advice from the reports on the layers of a block."""
 
 import math
 from collections.abc import Callable, Sequence
 
 from resolvent.analysis.layer_report import LayerReport
 
-# Thresholds of the advice, chosen by judgement.
+# Thresholds of the advice, chosen by judgement: distance to a pole, solver steps, largest and smallest Lipschitz
+# constant.
 _NEAR_POLE, _MANY, _SENSITIVE, _FORGETFUL = 0.1, 20, 10.0, 1e-3
 
 
 def advise(layers: Sequence[LayerReport], radius: float) -> tuple[str, ...]:
-    """Sentences on what stands out, the most urgent first.
+    """Advice in sentences, the most urgent first.
 
     Arguments:
         layers: the reports, in order.
@@ -66,8 +67,9 @@ def _unstable(layers: Sequence[LayerReport], radius: float) -> str | None:
         return None
     worst = max(layers[n].damped_growth for n in where)
     return (
-        f"{_named(where)}: the scheme enlarges by up to {worst:.3g} per step what the field does not, because h lambda "
-        "lies outside its stability region. Take theta >= 1/2 or another A-stable scheme, or more and smaller steps."
+        f"{_named(where)}: the scheme amplifies by up to {worst:.3g} per step where the field does not, because "
+        "h lambda lies outside its stability region. Take theta >= 1/2 or another A-stable scheme, or more and smaller "
+        "steps."
     )
 
 
@@ -100,8 +102,8 @@ def _sensitive(layers: Sequence[LayerReport], radius: float) -> str | None:
         return None
     worst = max(layers[n].lipschitz for n in where)
     return (
-        f"{_named(where)}: a small change of the input is enlarged up to {worst:.3g} times. Bound the field, or "
-        "penalise its Jacobian, if the network is to be robust."
+        f"{_named(where)}: a small change of the input is amplified up to {worst:.3g} times. For a robust network, "
+        "bound the field, or penalise its Jacobian."
     )
 
 
@@ -110,8 +112,8 @@ def _forgetful(layers: Sequence[LayerReport], radius: float) -> str | None:
     if not where:
         return None
     return (
-        f"{_named(where)}: hardly anything of the input is left, and of the gradient on its way back. A smaller step, "
-        "theta nearer to 1/2, or a larger `low` of rs.fields.Bounded keeps more."
+        f"{_named(where)}: hardly anything of the input is left, nor of the gradient in the backward pass. A smaller "
+        "step, theta nearer to 1/2, or a larger `low` of rs.fields.Bounded keeps more."
     )
 
 

@@ -27,13 +27,13 @@ _ENDS = ("rightmost", "largest")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found; printed as a table.
+    """The result of `diagnose`; prints as a table.
 
     Attributes:
         block: the block in one line.
-        layers: a report for each step.
-        lipschitz: the largest |dy/dx|_2 of the whole block over the samples; nan where the pass is not finite.
-        advice: what stands out, most urgent first, and what to do about it.
+        layers: one report per step.
+        lipschitz: the largest |dy/dx|_2 of the whole block over the samples; nan if the pass is not finite.
+        advice: problems and what to do about them, the most urgent first.
     """
 
     block: str
@@ -47,15 +47,15 @@ class Diagnosis:
 
 
 def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
-    """Pass a batch through a block and report, layer by layer, how its equations and its field behave.
+    """Passes a batch through a block and reports, per layer, on its solves and its field.
 
     The Jacobian F' of the field is taken where a layer's equation is solved: at the stage (1 - theta) x + theta y of
     the midpoint form, at the new state for other implicit schemes, at the old one for explicit schemes. Solves that do
-    not converge are reported, not raised. All numbers are the worst over the samples.
+    not converge are reported and do not raise. All numbers are the worst over the samples.
 
     Arguments:
         block: a `Block` or `ThetaBlock`, trained or not; it is not changed.
-        batch: inputs, (batch, *shape). A few samples are enough, and quick.
+        batch: inputs, (batch, *shape). A few samples are enough.
         t0: as for the block.
 
     Returns:
@@ -121,14 +121,14 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
 
 
 def _damped(scheme: Scheme, z: Tensor) -> Tensor:
-    """Whether the field does not grow in a direction. Schemes of two halves see z and -z together."""
+    """Mask of the z at which the field does not grow. Partitioned schemes treat z and -z together."""
     if scheme.acts_on_halves:
         return z.real.abs() <= 1e-6 * z.abs()
     return z.real <= 0
 
 
 def _layer_lipschitz(pass_: Pass, n: int, carry: Carry, solved: Tensor) -> float:
-    """The Lipschitz constant of a step in its last state, earlier ones held fixed, over the samples that converged."""
+    """The Lipschitz constant of a step in its last state, with earlier states fixed, over the converged samples."""
     x, *before = carry.states
 
     def layer(state: Tensor) -> Tensor:

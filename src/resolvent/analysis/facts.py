@@ -9,7 +9,7 @@ from torch import Tensor
 from resolvent.analysis.growth import ROUNDING, amplification, power_bounded
 from resolvent.schemes import Scheme
 
-# The largest |z| sampled, where rounding times z is still below the tolerance; and the |z| that stands for infinity.
+# The largest |z| sampled, for which rounding times z is still below the tolerance; and the |z| used for infinity.
 _FAR, _INFINITY = 1e4, 1e8
 
 
@@ -22,7 +22,7 @@ class Facts:
         zero_stable: whether it is stable for h = 0; one-step schemes always are.
         a_stable: whether it is stable for all Re z <= 0.
         l_stable: whether it is A-stable and damps z = -infinity completely.
-        b_stable: whether it is non-expansive for every dissipative nonlinear field, whatever the step; None for schemes
+        b_stable: whether it is non-expansive for every dissipative nonlinear field and every step; None for schemes
             that are not of Runge-Kutta type.
         at_infinity: the amplification for z -> -infinity.
         real_interval: the largest x such that all z in [-x, 0] are stable.
@@ -64,12 +64,11 @@ def _interval(length: float, finite: str) -> str:
 
 
 def scheme_facts(scheme: Scheme) -> Facts:
-    """Compute the order and the stability properties of a scheme.
+    """Computes the order and the stability properties of a scheme.
 
     The spectral radius of M(z) is subharmonic wherever M has no pole, so over the left half plane it is largest on the
-    imaginary axis, and A-stability is checked only there. For schemes of two halves the statements are about
-    q' = lambda p, p' = lambda q, which has the eigenvalues +lambda and -lambda; only their imaginary interval is
-    meaningful.
+    imaginary axis, and A-stability is checked only there. For partitioned schemes the test equation is q' = lambda p,
+    p' = lambda q, which has the eigenvalues +lambda and -lambda; only their imaginary interval is meaningful.
 
     Arguments:
         scheme: of the library.
@@ -113,7 +112,7 @@ def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
         direction: -1 for the negative real axis, 1j for the imaginary axis.
 
     Returns:
-        A number, zero or more; infinite where the whole ray is stable.
+        A number, zero or more; infinite if the whole ray is stable.
     """
     if abs(direction) == 0 or not math.isfinite(abs(direction)):
         raise ValueError(f"direction must be a finite number other than 0, such as -1 or 1j, got {direction!r}.")
@@ -138,10 +137,9 @@ def stability_interval(scheme: Scheme, direction: complex = -1.0) -> float:
 def contractive_radius(scheme: Scheme) -> float:
     """The radius of the disc |z| < r in which the fixed-point iteration for the stages of a step contracts.
 
-    For the theta scheme it is 1/theta, for a diagonally implicit one 1/max |a_ii|, for stages that are found together
-    1/|A|_2, for a multistep scheme 1/|beta_0|; infinite where there is nothing to solve. A field with h |F'|_2 < r can
-    be solved for by `Picard` and differentiated by `Neumann`. This is about the iteration; the layer itself need not be
-    contractive.
+    For the theta scheme it is 1/theta, for a diagonally implicit one 1/max |a_ii|, for stages that are solved together
+    1/|A|_2, for a multistep scheme 1/|beta_0|; infinite if there is nothing to solve. For a field with h |F'|_2 < r,
+    `Picard` and `Neumann` converge. This is about the iteration; the layer itself need not be contractive.
 
     Arguments:
         scheme: of the library.
@@ -152,13 +150,13 @@ def contractive_radius(scheme: Scheme) -> float:
 
 
 def _samples() -> Tensor:
-    """Distances from 0, dense where methods differ and geometric from there on."""
+    """Distances from 0, dense where methods differ and geometric beyond."""
     near = torch.linspace(0.1, 20, 400, dtype=torch.float64)
     return torch.cat((near, torch.logspace(math.log10(20), math.log10(_FAR), 200, dtype=torch.float64)))
 
 
 def _at_infinity(scheme: Scheme) -> float:
-    # M is accurate to eps * z, a multiple eigenvalue only to a root of that. So M is rounded, not its eigenvalues.
+    # M is accurate to eps * z, but a multiple eigenvalue only to a root of that. So M is rounded, not its eigenvalues.
     M = scheme.linear_form.matrix(-_INFINITY).real.round(decimals=6)
     radius = float(torch.linalg.eigvals(M).abs().max())
     return math.inf if radius > math.sqrt(_INFINITY) else radius

@@ -1,4 +1,4 @@
-"""The growth of one step of any scheme on the linear test equation: its matrix, spectral radius and boundedness."""
+"""Growth of one step of any scheme on the linear test equation: its matrix, spectral radius and boundedness."""
 
 import torch
 from torch import Tensor
@@ -6,17 +6,17 @@ from torch import Tensor
 from resolvent.schemes import LinearForm, Scheme
 from resolvent.schemes.linear_form import Scalars
 
-# Eigenvalues are known to rounding where they are simple, and to its square root where two of them meet.
+# Tolerances: simple eigenvalues are accurate to rounding, double ones to its square root.
 ROUNDING, NEAR = 1e-10, 1e-6
 
 
 def linear_form(scheme: Scheme) -> LinearForm:
-    """The linear form of a scheme: what one step does to the linear test equation. It is `scheme.linear_form`."""
+    """The linear form of a scheme, one step on the linear test equation. It is `scheme.linear_form`."""
     return scheme.linear_form
 
 
 def stability_matrix(scheme: Scheme, z: Scalars) -> Tensor:
-    """The matrix M(z) by which a step multiplies what the scheme carries, for y' = lambda y and z = h lambda.
+    """The matrix M(z) by which a step multiplies the carried states, for y' = lambda y and z = h lambda.
 
     Arguments:
         scheme: of the library, or your own with a `linear_form`.
@@ -24,8 +24,8 @@ def stability_matrix(scheme: Scheme, z: Scalars) -> Tensor:
 
     Returns:
         complex128 (*z.shape, k, k). For a Runge-Kutta scheme k = 1 and M is the stability function R(z); for a
-        multistep scheme its eigenvalues are the roots of the characteristic polynomial; for a scheme of two halves it
-        is that of q' = lambda p, p' = lambda q, see `LinearForm`.
+        multistep scheme its eigenvalues are the roots of the characteristic polynomial; for a partitioned scheme it is
+        that of q' = lambda p, p' = lambda q, see `LinearForm`.
     """
     return scheme.linear_form.matrix(z)
 
@@ -44,10 +44,11 @@ def amplification(scheme: Scheme, z: Scalars) -> Tensor:
 
 
 def is_stable(scheme: Scheme, z: Scalars) -> Tensor:
-    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on its rim
+    """Whether solutions stay bounded: no eigenvalue of M(z) lies outside the unit disc, and those on the unit circle
     have as many eigenvectors as their multiplicity. For a multistep scheme this is the root condition.
 
-    It differs from `amplification` <= 1 where eigenvalues meet on the rim: Verlet at h omega = 2 grows linearly.
+    It differs from `amplification` <= 1 for multiple eigenvalues on the unit circle: Verlet at h omega = 2 grows
+    linearly.
 
     Arguments:
         scheme: of the library, or your own with a `linear_form`.

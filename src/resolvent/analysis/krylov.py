@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of linear maps that are given as functions, for all samples of a batch at once."""
+"""Extreme eigenvalues of linear maps given as functions, for all samples of a batch at once."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,15 +28,15 @@ class KrylovSpace:
     """A map on the space spanned by a vector and its images, A Q = Q H + leak q e_m^T.
 
     Attributes:
-        H: (batch, m, m), the map as it acts on the space.
-        leak: (batch,), what it leads out of the space.
+        H: (batch, m, m), the map restricted to the space.
+        leak: (batch,), the size of the component that leaves the space.
     """
 
     H: Tensor
     leak: Tensor
 
     def extreme(self, count: int, which: str) -> tuple[Tensor, Tensor]:
-        """The wanted eigenvalues of H, (batch, count), and the residuals |A x - lambda x| of their vectors x."""
+        """The requested eigenvalues of H, (batch, count), and the residuals |A x - lambda x| of their vectors x."""
         eigenvalues, vectors = torch.linalg.eig(self.H)
         best = rank(eigenvalues, which)[:, :count]
         last = vectors[:, -1].gather(1, best).abs()
@@ -52,19 +52,19 @@ def extreme_eigenvalues(
     rtol: float | None = None,
     max_size: int = 200,
 ) -> Tensor:
-    """Eigenvalues at the rim of the spectrum of a linear map, by the Arnoldi method.
+    """Extreme eigenvalues of a linear map, by the Arnoldi method.
 
-    The space spanned by v, A v, A^2 v, ... is enlarged until the wanted eigenvalues of A on it have residuals
-    |A x - lambda x| <= rtol |A|, or is the whole space. Eigenvalues in the interior of the spectrum are found last, and
-    copies of a multiple one may be missed. For a symmetric map this is the Lanczos method.
+    The space spanned by v, A v, A^2 v, ... is extended until the requested eigenvalues of A on it have residuals
+    |A x - lambda x| <= rtol |A|, or until it is the whole space. Eigenvalues in the interior of the spectrum are found
+    last, and copies of a multiple one may be missed. For a symmetric map this is the Lanczos method.
 
     Arguments:
-        A: maps (batch, *shape) to the same shape, each sample by a linear map of its own.
+        A: maps (batch, *shape) to the same shape, with one linear map per sample.
         like: (batch, *shape), for shape, dtype (real or complex) and device.
-        count: how many.
+        count: the number of eigenvalues.
         which: "largest" in modulus, "rightmost" or "leftmost".
         rtol: tolerance; None takes 1e-6, or what the dtype allows.
-        max_size: the largest space; a RuntimeWarning says so when it was too small.
+        max_size: the largest dimension of the space; a RuntimeWarning reports if it was too small.
 
     Returns:
         Complex (batch, count), the most extreme first.
@@ -92,7 +92,7 @@ def extreme_eigenvalues(
 
 
 def check_wanted(count: int, size: int, which: str) -> None:
-    """Raises unless `count` eigenvalues out of `size` of the kind `which` can be asked for."""
+    """Raises unless `count` lies between 1 and `size` and `which` is valid."""
     if which not in _WANTED:
         raise ValueError(f"which must be one of {tuple(_WANTED)}, got {which!r}.")
     if not 1 <= count <= size:
@@ -109,19 +109,19 @@ def _growing_spaces(A: LinearMap, like: Tensor, first: int, limit: int) -> Itera
     batch, size = flat(like).shape
     start = _generic_unit(like.new_empty(batch, 0, size))
     w = flat(A(start.reshape(like.shape)))
-    # Made from an image of A: inside vmap a tensor can hold one value for each copy only if it has been made from such.
+    # Made from an image of A: inside vmap, only a tensor made from a batched one can hold one value per copy.
     Q, H = w.new_empty(batch, limit + 1, size), w.new_zeros(batch, limit + 1, limit)
     Q[:, 0] = start
     for m in range(1, limit + 1):
         w = w if m == 1 else flat(A(Q[:, m - 1].reshape(like.shape)))
         if not all_true(w.isfinite()):
             raise ValueError("the derivative holds nan or inf: look at the states and the weights of the field.")
-        for _ in range(2):  # once is not enough to stay orthogonal in floating point
+        for _ in range(2):  # once is not enough in floating point
             overlap = torch.einsum("bkn,bn->bk", Q[:, :m].conj(), w)
             H[:, :m, m - 1] += overlap
             w = w - torch.einsum("bkn,bk->bn", Q[:, :m], overlap)
         leak = torch.linalg.vector_norm(w, dim=1)
-        # Where nothing but rounding is left the space is invariant: go on in a new direction.
+        # If only rounding is left, the space is invariant: continue in a new direction.
         ended = leak <= 16 * torch.finfo(like.dtype).eps * torch.linalg.vector_norm(H[:, :m, m - 1], dim=1)
         leak = torch.where(ended, 0.0, leak)
         if m == limit or (m >= first and (m - first) % _LOOK_EVERY == 0):

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer, one step of a block, on a batch; the worst over the samples. Eigenvalues are z = h lambda, those of
-    h F', so that they can be held against the stability function. nan stands where the states are not finite.
+    """Report on one layer (one step of a block) for a batch; the worst over the samples. Eigenvalues are z = h lambda,
+    those of h F', for comparison with the stability function. Values are nan if the states are not finite.
 
     Attributes:
-        time: start of the step; the earliest, where samples have times of their own.
+        time: start of the step; the earliest if samples have different times.
         iterations: mean number of solver steps, over samples and solves; 0 for an explicit layer.
-        max_iterations: the largest.
+        max_iterations: the largest number of solver steps.
         residual: the largest root mean square of w - b - tau F(w).
         failed: samples that did not reach their tolerance.
-        solvers: names of the solvers that were at work.
+        solvers: names of the solvers that were used.
         field_norm: |h F'|_2.
         abscissa: the largest real part of z.
         growth: the largest factor by which the scheme multiplies an eigenvector, |R(z)|.
-        damped_growth: the same over those z at which the field itself does not grow, Re z <= 0; above 1 the scheme is
+        damped_growth: the same over the z at which the field itself does not grow, Re z <= 0; above 1 the scheme is
             unstable for this field and step.
-        pole_distance: how near a z comes to a pole of R, the pole 1/theta say; infinite for an explicit layer.
-        pole: the pole with the smallest modulus, by its modulus.
+        pole_distance: the smallest distance of a z from a pole of R, such as 1/theta; infinite for an explicit layer.
+        pole: the smallest modulus of a pole.
         lipschitz: |dy/dx|_2 of the layer, by power iteration.
         contractive: whether fixed-point iteration for the layer's equation contracts; None for an explicit layer.
     """
@@ -59,7 +59,7 @@ _COLUMNS: dict[str, Callable[[LayerReport], str]] = {
 
 
 def table(layers: Sequence[LayerReport]) -> str:
-    """The layers as lines of text, one each, under a line of names."""
+    """The reports as a text table, one line per layer."""
     rows = [["layer", *_COLUMNS]]
     rows += [[str(n), *(cell(layer) for cell in _COLUMNS.values())] for n, layer in enumerate(layers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

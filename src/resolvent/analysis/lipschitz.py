@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form: str = "midpoint") -> float:
-    """Bound the Lipschitz constant of theta steps by where the slopes of the field lie.
+    """Bounds the Lipschitz constant of theta steps from a disc that contains the slopes of the field.
 
     Let R(z) = (1 + (1-theta) z) / (1 - theta z) be the stability function, [a, b] the diameter of the disc of slopes,
     and theta h b < 1. A step of the midpoint form multiplies a difference by exactly |R(h w)| for a w in the disc, so
@@ -29,8 +29,8 @@ def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form
         Lip(n trapezoid steps) <= Lip(J) Lip(M)^(n-1) Lip(B)
 
     Arguments:
-        disc: holds the slopes of the field, see `Field.disc`. In the trapezoid form with more than one step the field
-            must be the same at the end of a step and at the beginning of the next.
+        disc: contains the slopes of the field, see `Field.disc`. In the trapezoid form with more than one step the
+            field must be the same at the end of a step and at the beginning of the next.
         theta: in [0, 1].
         h: step, > 0.
         num_steps: number of steps.
@@ -56,15 +56,15 @@ def theta_lipschitz(disc: Disc, theta: float, h: float, num_steps: int = 1, form
 
 
 def lipschitz_bound(model: nn.Module, input_shape: Sequence[int] | None = None) -> float:
-    """Bound the l2 Lipschitz constant of a theta block or of a whole network, with certainty.
+    """Computes a certified bound on the l2 Lipschitz constant of a theta block or of a whole network.
 
-    A network is an nn.Sequential of theta blocks, linear and convolutional layers, activations, pooling, batch
-    normalisation and dropout in evaluation mode, and reshaping, nested at will; its constant is the product of theirs.
-    The bound holds for exact arithmetic and exactly solved steps, with the present weights.
+    A network is an nn.Sequential, possibly nested, of theta blocks, linear and convolutional layers, activations,
+    pooling, batch normalisation and dropout in evaluation mode, and reshaping; its bound is the product of theirs. The
+    bound holds for exact arithmetic and exactly solved steps, with the current weights.
 
     Arguments:
         model: the block or network.
-        input_shape: shape of one sample, without the batch; needed where there are convolutions or pooling.
+        input_shape: shape of one sample, without the batch; needed for convolutions and pooling.
     """
     refuse_transforms("lipschitz_bound")
     bound, _ = _bound(model, None if input_shape is None else tuple(input_shape))
@@ -72,7 +72,7 @@ def lipschitz_bound(model: nn.Module, input_shape: Sequence[int] | None = None) 
 
 
 def certified_radius(model: nn.Module, x: Tensor, lipschitz: float | None = None) -> Tensor:
-    """Return for each sample the l2 distance within which the class, the largest output, cannot change.
+    """Returns for each sample the l2 distance within which the class, the largest output, cannot change.
 
         radius = (largest output - second largest) / (sqrt(2) L)
 
@@ -81,10 +81,10 @@ def certified_radius(model: nn.Module, x: Tensor, lipschitz: float | None = None
     Arguments:
         model: a classifier (batch, *shape) -> (batch, classes).
         x: samples, (batch, *shape).
-        lipschitz: a Lipschitz constant L of the model; `lipschitz_bound` is asked by default.
+        lipschitz: a Lipschitz constant L of the model; None takes `lipschitz_bound`.
 
     Returns:
-        (batch,), zero where two classes are equal.
+        (batch,), zero if the two largest outputs are equal.
 
     Reference: Tsuzuku, Sato and Sugiyama, Lipschitz-margin training, 2018.
     """
@@ -119,7 +119,7 @@ def _bound(module: nn.Module, shape: Shape | None) -> tuple[float, Shape | None]
 
 
 def _is(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a module does what one of these kinds does: a subclass with a forward pass of its own may do anything."""
+    """Whether a module has the forward pass of one of these kinds; a subclass with its own forward pass does not."""
     return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
 
 
@@ -152,7 +152,7 @@ def _block_bound(block: Any) -> float:
     theta, horizon = (float(torch.as_tensor(value).detach()) for value in (block.theta, block.horizon))
     h = horizon / num_steps
     if block.form == "trapezoid" and not field.autonomous:
-        # A field that changes between two steps does not let the factors of neighbouring steps be joined.
+        # If the field changes between two steps, the factors of neighbouring steps cannot be combined.
         return theta_lipschitz(field.disc(), theta, h, 1, block.form) ** num_steps
     return theta_lipschitz(field.disc(), theta, h, num_steps, block.form)
 
@@ -170,7 +170,7 @@ def _average(module: nn.Module, shape: Shape | None) -> float:
 
 
 def _maximum(module: Any, shape: Shape | None) -> float:
-    """Each entry is seen by a number of windows; a maximum over one window moves no more than its largest entry."""
+    """The root of the number of windows that contain an entry: a maximum changes at most as much as its entries."""
     dims = len(_needed(module, shape)) - 1
     kernel, stride, dilation = (
         value if isinstance(value, tuple) else (value,) * dims

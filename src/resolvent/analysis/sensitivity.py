@@ -1,4 +1,4 @@
-"""How much a block or a network enlarges small changes of its input."""
+"""`local_lipschitz`: how much a block or a network amplifies small changes of its input."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +18,18 @@ from resolvent.schemes.interval import Number
 
 
 def local_lipschitz(model: Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_size: int = 100) -> Tensor:
-    """The Lipschitz constant of a block or a network next to given inputs: |dy/dx|_2, sample by sample.
+    """The local Lipschitz constant of a block or a network at given inputs: |dy/dx|_2, per sample.
 
-    Power iteration with J^T J, each step a product with J and one with J^T; the estimate is the best that all iterates
-    together allow (the Lanczos method), which takes far fewer steps than the last iterate alone. It approaches the norm
-    from below and holds at these inputs; `lipschitz_bound` is certain and holds everywhere.
+    Computed by the Lanczos method with J^T J, each step a product with J and one with J^T; it takes far fewer steps
+    than the power iteration. The estimate approaches the norm from below and holds at these inputs; `lipschitz_bound`
+    is certified and holds everywhere.
 
     Arguments:
-        model: maps (batch, *shape) to (batch, *image), each sample alone. A `Block` is differentiated exactly, whatever
-            its adjoint and memory.
+        model: maps (batch, *shape) to (batch, *image), each sample alone. A `Block` is differentiated exactly, for any
+            adjoint and memory.
         x: inputs, (batch, *shape).
         rtol: relative tolerance of the squared norm.
-        max_size: number of steps; a RuntimeWarning says so when they were too few.
+        max_size: the most steps; a RuntimeWarning reports if they were too few.
 
     Returns:
         (batch,), without a graph.
@@ -53,7 +53,7 @@ def gain(jacobian: Jacobian, *, rtol: float = 1e-4, max_size: int = 100) -> Tens
 
 
 def pass_through(block: Block, x: Tensor, t0: Number = 0.0, on_failure: str = "raise") -> Pass:
-    """The pass of a block, layer by layer, with exact derivatives and everything kept."""
+    """The pass of a block, layer by layer, with exact derivatives and all graphs kept."""
     settings = block._settings(block.field, t0, right_end(block.field, x.dtype))
     options = replace(settings.options, adjoint=ImplicitAdjoint(), on_failure=on_failure)
     return replace(settings, options=options, strategy=LayerByLayer(), stores=True)

@@ -13,7 +13,7 @@ from resolvent.equation.modes import derivatives_allowed
 from resolvent.fields import Time
 
 DENSE = 256
-"""Up to this many unknowns the Jacobian of a sample is formed and all is exact; beyond, the Arnoldi method is used."""
+"""Up to this many unknowns the Jacobian of a sample is formed and results are exact; beyond, Arnoldi is used."""
 
 _COUNT = 16
 # The error of an eigenvalue of a Hermitian matrix is about the square of its residual.
@@ -31,15 +31,15 @@ def jacobian_spectrum(
 ) -> Tensor:
     """The eigenvalues of the Jacobian of a field, F_y(t, y), at given states.
 
-    `jacobian_spectrum(block.field, trajectory.times, trajectory.states)` takes them along a trajectory; multiplied by
-    the step h they belong in the stability region of the scheme. The field has to treat each sample alone.
+    `jacobian_spectrum(block.field, trajectory.times, trajectory.states)` computes them along a trajectory. Times the
+    step h they are to be compared with the stability region of the scheme. The field must treat each sample alone.
 
     Arguments:
         field: F(t, y).
         t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
         states: where the Jacobians are taken.
-        count: how many eigenvalues of each Jacobian. None takes all of them up to 256 unknowns, where they are exact,
-            and 16 beyond, by the Arnoldi method, see `extreme_eigenvalues`.
+        count: the number of eigenvalues of each Jacobian. None takes all of them up to 256 unknowns, where they are
+            exact, and 16 beyond, by the Arnoldi method, see `extreme_eigenvalues`.
         which: "largest" in modulus, "rightmost" or "leftmost"; the order in which they are returned.
         max_size: the largest space of the Arnoldi method.
 
@@ -52,7 +52,7 @@ def jacobian_spectrum(
 def eigenvalues(
     jacobian: Jacobian, count: int | None, which: str, *, rtol: float | None = None, max_size: int = 200
 ) -> Tensor:
-    """The eigenvalues of a Jacobian as `jacobian_spectrum` has them, complex (batch, count)."""
+    """The eigenvalues of a Jacobian as in `jacobian_spectrum`, complex (batch, count)."""
     size = jacobian.value.shape[1:].numel()
     wanted = count or (size if size <= DENSE else _COUNT)
     check_wanted(wanted, size, which)
@@ -76,7 +76,7 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
         states: where it is taken.
 
     Returns:
-        (batch,) or (T, batch), exact up to 256 unknowns and by the Lanczos method, from below, beyond.
+        (batch,) or (T, batch), exact up to 256 unknowns; beyond, from below by the Lanczos method.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section I.10.
     """
@@ -95,12 +95,12 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
 
 
 def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, num_angles: int = 32) -> Tensor:
-    """The numerical range of the Jacobian J of a field, { v* J v : |v| = 1 }, as the polygon that encloses it.
+    """The numerical range of the Jacobian J of a field, { v* J v : |v| = 1 }, as an enclosing polygon.
 
-    It is convex, holds the eigenvalues, reaches as far to the right as the one-sided Lipschitz constant, and shows the
-    transient growth that the eigenvalues of a non-normal matrix do not. How far it reaches in a direction
-    exp(i phi) is the largest eigenvalue of the Hermitian part of exp(-i phi) J; the polygon has a side for each of a
-    number of directions, 1 among them, and touches the numerical range with all of them.
+    It is convex and contains the eigenvalues. Its rightmost point is the one-sided Lipschitz constant. It shows the
+    transient growth that the eigenvalues of a non-normal matrix do not show. Its extent in a direction exp(i phi) is
+    the largest eigenvalue of the Hermitian part of exp(-i phi) J. The polygon has one side for each of `num_angles`
+    directions, including 1, and each side touches the numerical range.
 
     Arguments:
         field: F(t, y), treating each sample alone.
@@ -110,7 +110,7 @@ def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Te
 
     Returns:
         Complex128 (batch, num_angles) or (T, batch, num_angles), the corners counter-clockwise; exact up to 256
-        unknowns and by the Lanczos method beyond.
+        unknowns, by the Lanczos method beyond.
 
     Reference: Horn & Johnson, Topics in matrix analysis, section 1.5.
     """
@@ -120,7 +120,7 @@ def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Te
 
     def corners(jacobian: Jacobian) -> Tensor:
         reach_at = _dense_reach(jacobian) if _is_small(jacobian) else _lanczos_reach(jacobian)
-        # J is real, so that its numerical range is symmetric about the real axis.
+        # J is real, so its numerical range is symmetric about the real axis.
         half = [reach_at(k * angle) for k in range(num_angles // 2 + 1)]
         reach = torch.stack([half[min(k, num_angles - k)] for k in range(num_angles)], dim=1)
         along = (reach.roll(-1, 1) - reach * math.cos(angle)) / math.sin(angle)

@@ -1,4 +1,4 @@
-"""Spectra in checkpoint files."""
+"""`Spectrum`: eigenvalues in checkpoint files."""
 
 import pickle
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _KEY = "spectrum"
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a field's Jacobians, and the step with which the network integrates it.
+    """Eigenvalues of a field's Jacobians, and the step of the network.
 
-    It is enough to draw a trained network over a stability region without the code of the network.
+    With it the spectrum of a trained network can be drawn over a stability region without the code of the network.
 
     Attributes:
         eigenvalues: complex, of any shape, as from `jacobian_spectrum`.
@@ -36,17 +36,17 @@ class Spectrum:
         return {_KEY: {"eigenvalues": self.eigenvalues.detach().cpu(), "h": self.h}}
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint that holds nothing else."""
+        """Writes a checkpoint that contains only this spectrum."""
         torch.save(self.to_checkpoint(), path)
 
 
 def load_spectrum(path: str | Path) -> Spectrum:
-    """Read the spectrum out of a checkpoint.
+    """Reads the spectrum from a checkpoint.
 
-    Only tensors and plain values are unpickled, so that a file from a stranger cannot run code.
+    Only tensors and plain values are unpickled, so that an untrusted file cannot run code.
 
     Arguments:
-        path: a file written by `torch.save` with the entry of `Spectrum.to_checkpoint`, whatever else is in it.
+        path: a file written by `torch.save` with the entry of `Spectrum.to_checkpoint`; other entries are ignored.
     """
     path = Path(path)
     if not path.is_file():
@@ -55,8 +55,8 @@ def load_spectrum(path: str | Path) -> Spectrum:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
-            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, for it "
-            f"could run code. {_HOW_TO}"
+            f"{str(path)!r} is not a checkpoint of tensors and plain values; anything else is not unpickled, because "
+            f"it could run code. {_HOW_TO}"
         ) from error
     entry = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
     if not isinstance(entry, dict) or "eigenvalues" not in entry:
@@ -66,7 +66,7 @@ def load_spectrum(path: str | Path) -> Spectrum:
 
 
 _HOW_TO = (
-    "Write one where the network is at hand: eigenvalues = rs.analysis.jacobian_spectrum(block.field, "
+    "Write one from the network: eigenvalues = rs.analysis.jacobian_spectrum(block.field, "
     "trajectory.times, trajectory.states); rs.analysis.Spectrum(eigenvalues, h).save(path), or add "
     "Spectrum(...).to_checkpoint() to the checkpoint."
 )

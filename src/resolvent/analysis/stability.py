@@ -34,8 +34,8 @@ def theta_stability_inverse(theta: float | Tensor, rho: Scalars) -> Tensor:
 
         R(z) = rho      <=>      z = (rho - 1) / (1 + theta (rho - 1)).
 
-    It says what a theta network learns: to reproduce a flow that multiplies by rho = exp(h lambda) in a step, the
-    eigenvalue of its field has to be z/h, which is lambda only to the order of the scheme.
+    It shows what a theta network learns: to reproduce a flow that multiplies by rho = exp(h lambda) per step, its field
+    must have the eigenvalue z/h, which is lambda only to the order of the scheme.
 
     Arguments:
         theta: in [0, 1]; a tensor broadcasts with rho.
@@ -70,7 +70,7 @@ def runge_kutta_stability(A: Sequence[Sequence[float]] | Tensor, b: Sequence[flo
         )
     A, b, z = A.to(z.device), b.to(z.device), z[..., None, None]
     one = torch.eye(len(b)).to(A)
-    # The difference is taken before it is multiplied by a large z, where it may be all that is left.
+    # A - b is formed before the product with a large z: their difference may be all that remains.
     return _ratio(torch.linalg.det(one - z * (A - b)), torch.linalg.det(one - z * A))
 
 
@@ -79,8 +79,8 @@ def multistep_roots(alpha: Sequence[float], beta: Sequence[float], z: Scalars) -
 
         (1 - z beta_0) r^k = sum_j (alpha_j + z beta_{j+1}) r^{k-1-j},      j = 0, ..., k-1,
 
-    whose powers make up its solutions. The root condition requires that no root lies outside the unit disc and that
-    those on its rim are simple; z belongs to the stability region if it holds.
+    whose powers span its solutions. z is in the stability region if the root condition holds: no root lies outside the
+    unit disc, and those on the unit circle are simple.
 
     Arguments:
         alpha: weights of the states, the latest first, as in `resolvent.schemes.Multistep`.
@@ -116,6 +116,6 @@ def _checked(theta: float | Tensor) -> Tensor:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, with infinity for a division by zero: torch has nan there."""
+    """The quotient, with infinity for a division by zero, where torch returns nan."""
     pole = denominator == 0
     return torch.where(pole, torch.inf, numerator / torch.where(pole, 1.0, denominator))

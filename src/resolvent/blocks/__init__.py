@@ -1,4 +1,4 @@
-"""Blocks of layers: several steps of a scheme through a field, and what they remember."""
+"""Blocks of layers: several steps of a scheme through a field, and their memory policies."""
 
 from resolvent.blocks.block import Block as Block
 from resolvent.blocks.check_field import check_field as check_field

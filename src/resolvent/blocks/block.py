@@ -26,27 +26,27 @@ from resolvent.solvers.resolve import solve_options
 
 
 class Block(nn.Module):
-    """Integrates y' = F(t, y) over a horizon by a number of equal steps; a residual network where the scheme is Euler.
+    """Integrates y' = F(t, y) over a horizon by equal steps. With the explicit Euler scheme it is a residual network.
 
-    The weights of the field are the only ones there are, and stay the same throughout a pass: parametrized weights are
-    computed once. The first call in training mode checks the field, see `rs.check_field`; for implicit schemes that
-    takes two evaluations more, and one of a single sample.
+    All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
+    first call in training mode checks the field, see `rs.check_field`; for implicit schemes that takes two more
+    evaluations, and one of a single sample.
 
     Arguments:
         field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
         scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
-        num_steps: how many.
-        horizon: what they add up to, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An
-            nn.Parameter is learned.
+        num_steps: the number of steps.
+        horizon: their total length, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An nn.Parameter is
+            learned.
         solver: for the implicit equations; None takes `Auto()`.
         stopping: its tolerance, which holds for the equation of a step; None takes `Stopping()`.
         adjoint: how solutions are differentiated; None takes `ImplicitAdjoint()`.
-        on_failure: "raise", "warn", "ignore" or "mask" solves that do not converge, see `rs.resolve`. A sample that is
-            masked in one layer gets no gradient from the whole block.
+        on_failure: "raise", "warn", "ignore" or "mask" for solves that do not converge, see `rs.resolve`. A sample that
+            is masked in one layer gets no gradient from the whole block.
         guess: where solves start: "previous" state, "explicit" predictor, "extrapolate" along the trajectory, or a
-            function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the previous state, too,
-            but where the field declares a linear part, at the solution for that part alone.
-        reuse: whether a solve starts from the factors or the quasi-Newton corrections that the one before it left.
+            function (interval, c) of your own, see `resolvent.schemes.guess`. None starts at the solution for the
+            field's linear part if it declares one, else at the previous state.
+        reuse: whether a solve starts from the factors or the quasi-Newton corrections of the previous one.
         memory: "store", "checkpoint", "reversible", or an object such as `rs.blocks.Reversible(tolerance=1e-4)`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equation (13).
@@ -89,7 +89,7 @@ class Block(nn.Module):
         self.reuse = reuse
         self.memory = as_memory(memory)
         if self.memory.inverts_steps:
-            _ = scheme.inverse  # Refuses here, rather than in the first backward pass.
+            _ = scheme.inverse  # Raises here, not in the first backward pass.
 
     @property
     def scheme(self) -> Scheme:
@@ -128,12 +128,12 @@ class Block(nn.Module):
     def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
         """The states at any times between t0 and t0 + horizon.
 
-        Between two grid points it is the cubic that has their states and the slopes of the field there, which is
-        accurate to order 4. That costs two evaluations per step.
+        Between two grid points it is the cubic Hermite interpolant of their states and the slopes of the field there,
+        which is accurate to order 4. It costs two evaluations per step.
 
         Arguments:
             x: (batch, *shape), the state at t0.
-            times: (count,), or (count, batch) where samples have times of their own.
+            times: (count,), or (count, batch) for one set of times per sample.
             t0: a number, a 0-d tensor, or (batch,).
 
         Returns:
@@ -170,9 +170,9 @@ class Block(nn.Module):
         return Trajectory(_times(pass_, x), torch.stack(states), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
-        """Runs `check_field` on the first call in training mode, where the field is evaluated more than once per layer.
+        """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer.
 
-        An explicit layer that is not recomputed evaluates it once: batch norm and dropout are fine there.
+        An explicit layer that is not recomputed evaluates it once, so it may have batch norm and dropout.
         """
         if self._checked or not self.training or len(x) < 2 or not can_check(x):
             return
@@ -181,9 +181,9 @@ class Block(nn.Module):
         self._checked = True
 
     def _pass(self, x: Tensor, t0: Number, field: Field) -> Pass:
-        """A pass with `field`, the frozen one, checked."""
+        """A pass with the frozen `field`, checked."""
         share_horizon(self.field, self.horizon)
-        share_horizon(field, self.horizon)  # A copy where weights are normalised, made before.
+        share_horizon(field, self.horizon)  # The field is a copy, made before, if weights are normalised.
         t0 = _start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
         self.memory.check(pass_)
@@ -191,7 +191,7 @@ class Block(nn.Module):
         return pass_
 
     def _settings(self, field: Field, t0: Number = 0.0, right: float = 1.0) -> Pass:
-        """A pass from t0, whatever its input."""
+        """A pass from t0, for any input."""
         return Pass(
             field,
             self.scheme,
@@ -208,7 +208,7 @@ class Block(nn.Module):
 
 
 class _Solved:
-    """Which samples were solved for in all layers so far; the others get no gradient, where the policy is to mask."""
+    """Tracks which samples converged in all layers so far; under a `Mask` the others get no gradient."""
 
     def __init__(self, on_failure: Policy) -> None:
         self._masks = isinstance(on_failure, Mask)
@@ -229,11 +229,11 @@ class _Solved:
 
 
 def _times(pass_: Pass, x: Tensor) -> Tensor:
-    """Of the grid points."""
+    """The times of the grid points."""
     numbers = [pass_.t0 + n * pass_.h for n in range(pass_.num_steps + 1)]
     if all(isinstance(number, Tensor) for number in numbers):
         return torch.stack(numbers).to(x)  # type: ignore[arg-type]
-    # Filled in rather than copied from the CPU, which would wait for the device.
+    # Filled, not copied from the CPU, which would wait for the device.
     return torch.stack([torch.full((), number, dtype=x.dtype, device=x.device) for number in numbers])  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""check_field: whether a field is a function, and whether it treats each sample alone."""
+"""`check_field`: checks that a field is a function and treats each sample alone."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,23 +18,22 @@ Call = Callable[[Number, Tensor], Tensor]
 
 
 def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
-    """Raises a ValueError if F cannot be solved for, and names the cause.
+    """Raises a ValueError with the cause if F is not suitable for an implicit layer.
 
-    A solver evaluates F many times and judges each sample alone. So F must give the same result each time (no dropout,
-    no noise, no state that calls change), and a row of its result must depend on the same row of the state alone (no
-    batch statistics). A field that declares `rowwise` must also treat a row alone as it treats the row in its batch.
+    A solver evaluates F many times and treats each sample alone. So F must give the same result each time (no dropout,
+    no noise, no state that calls change), and a row of its result must depend only on the same row of the state (no
+    batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
 
-    Batch norms and dropout in training mode are found among the modules. All else is found by values: F is evaluated
-    at x, again with some rows of x replaced by others, and, if `rowwise` is declared, at a single row. Differences
-    count beyond the square root of the precision that F computes in. The pieces of a `Piecewise` field are checked one
-    by one. Random numbers, gradients and normalised weights are left as they are.
+    Batch norms and dropout in training mode are found among the modules. Everything else is found by values: F is
+    evaluated at x, again with some rows of x replaced by others, and, if `rowwise` is declared, at a single row.
+    Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
+    checked one by one. The check does not change random numbers, gradients or normalised weights.
 
     `Block` does this for implicit layers on its first call in training mode.
 
     Arguments:
         field: F(t, y).
-        x: (batch, *shape), states such as the field will see. A single row has no others to be told from: then only
-            the modules are checked.
+        x: (batch, *shape), typical states. With a single row only the modules are checked.
         t: time, a number, a 0-d tensor or (batch,).
     """
     refuse_transforms("check_field")
@@ -42,7 +41,7 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
         refuse_changing_modules(field)
     if len(x) < 2:
         return
-    # The random numbers that come after the check are those that would have come without it.
+    # The check must not change the random numbers drawn after it.
     random_numbers = torch.random.fork_rng([x.device] if x.is_cuda else [])
     with (
         outside_inference(x, t) as (x, t),
@@ -56,31 +55,31 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
 
 
 def can_check(x: Tensor) -> bool:
-    """Whether values may be looked at: not in `torch.func` transforms, while compiling or in a CUDA graph's capture."""
+    """Whether values may be read: not in `torch.func` transforms, while compiling or while capturing a CUDA graph."""
     if torch.compiler.is_compiling() or transforming():
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
-    """Raises if a module within is a batch norm or a dropout in training mode. In its name `prefix` is left out, and
-    the `place` of the module in a network put before it."""
+    """Raises if a submodule is a batch norm or a dropout in training mode. The message names it without `prefix`, and
+    with the `place` of the module in a network in front."""
     for name, part in module.named_modules():
         if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0)):
             full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
             raise ValueError(
                 f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
                 "an implicit layer calls it many times: put it in evaluation mode (module.eval()), or use GroupNorm or "
-                "LayerNorm, and dropout outside of the residual branch."
+                "LayerNorm, and dropout outside the residual branch."
             )
 
 
 def _check_values(field: Call, x: Tensor, t: Number) -> None:
     first = field(t, x)
     if not isinstance(first, Tensor) or first.shape != x.shape:
-        return  # The solver has a message for that.
-    # Rows 1, 3, ... stay, the others become copies of row 1; the first and the last are among the others, so that
-    # a dependence on either is seen.
+        return  # The solver raises for that.
+    # Rows 1, 3, ... stay; the others, including the first and the last, become copies of row 1, so that a dependence
+    # on either is found.
     kept = slice(1, max(2, len(x) - 1), 2)
     changed = x[1:2].expand_as(x).clone()
     changed[kept] = x[kept]
@@ -104,7 +103,7 @@ def _refuse(field: Call, repeats: bool) -> None:
     raise ValueError(
         f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
         "(dropout, noise), or its calls change its state. An implicit layer calls it many times: draw the numbers "
-        "once for a pass, outside of the field, and change state between passes only."
+        "once per pass, outside the field, and change state only between passes."
     )
 
 
@@ -130,7 +129,7 @@ def _differ(expected: Tensor, value: Tensor, scale: Tensor) -> bool:
         precision = torch.get_autocast_dtype(device)
     elif device == "cuda" and precision == torch.float32:
         precision = torch.float16  # TF32 rounds like this.
-    finite = expected.isfinite()  # What is not finite is left to the solver, which reports it.
+    finite = expected.isfinite()  # The solver reports values that are not finite.
     largest = torch.where(scale.isfinite(), scale, 0.0).abs().max()
     close = (expected - value).abs() <= torch.finfo(precision).eps ** 0.5 * largest
     return bool((finite & ~close).any())
@@ -141,7 +140,7 @@ def _name(field: object) -> str:
 
 
 def _no_autocast_cache(x: Tensor) -> AbstractContextManager[object]:
-    """Keeps autocast from remembering weights that were cast without a graph."""
+    """Keeps autocast from caching weights that were cast without a graph."""
     device = x.device.type
     if not torch.is_autocast_enabled(device):
         return nullcontext()

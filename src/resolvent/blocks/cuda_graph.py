@@ -1,4 +1,4 @@
-"""Passes through a model that are recorded once and replayed as CUDA graphs."""
+"""CUDA graphs: passes through a model, recorded once and replayed."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -26,16 +26,16 @@ def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int)
         logits = fast(x)
         fast.unconverged  # 0-d tensor
 
-    Small networks spend most of their time launching kernels, so that a training step becomes several times as fast. A
-    graph cannot decide anything by the data. So in a recorded pass all solves of the blocks make the same number of
-    steps, layer by layer, with no fallback, and do not report failure: read `unconverged` now and then. The model
-    itself is not changed, and can be called as before in between.
+    Small networks spend most of their time launching kernels, so a training step becomes several times as fast. A graph
+    cannot make data-dependent decisions. So in a recorded pass all solves of the blocks make the same number of steps,
+    layer by layer, with no fallback, and do not report failure: read `unconverged` now and then. The model itself is
+    not changed, and can still be called.
 
     Arguments:
-        model: on a GPU. It may contain other layers beside blocks, and no decision that waits for the device.
+        model: on a GPU. It may contain other layers besides blocks, but must not wait for the device.
         example: its inputs, one tensor or several, of the shapes to record first.
-        steps: of each solve, forward and backward. Take as many as the solves of an eager pass need at most
-            (`block.trajectory(x).solutions[0].steps.max()`), and some more, since weights change.
+        steps: the number of steps of each solve, forward and backward. Take the most that the solves of an eager pass
+            need (`block.trajectory(x).solutions[0].steps.max()`), and some more, since weights change.
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     fast = CudaGraph(model, steps)
@@ -44,15 +44,15 @@ def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int)
 
 
 class CudaGraph:
-    """A model in the form of CUDA graphs, see `cuda_graph`, which makes one.
+    """A model recorded as CUDA graphs, made by `cuda_graph`.
 
-    Called like the model, with tensors alone, it returns what the model would. There is one graph for each combination
-    of input shapes, training flags, autocast and whether gradients are wanted. A new combination is recorded when it
-    first occurs, in a few passes through the model; batch norms count these passes. So is everything when weights
-    have moved in memory, as by `model.to(...)`. What optimisers or `load_state_dict` write to them is seen.
+    Call it like the model, with tensors only. There is one graph for each combination of input shapes, training flags,
+    autocast and whether gradients are needed. A new combination is recorded when it first occurs, in a few passes
+    through the model; batch norms count these passes. Everything is recorded again if weights move in memory, as by
+    `model.to(...)`. In-place changes by optimisers or `load_state_dict` take effect.
 
-    The graphs keep what one backward pass needs. A call can be differentiated once, and before the next call; all else
-    raises.
+    The graphs keep what one backward pass needs. A call can be differentiated once, and only before the next call;
+    otherwise it raises.
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
@@ -66,16 +66,16 @@ class CudaGraph:
 
     @property
     def unconverged(self) -> Tensor:
-        """How many solves of samples did not converge in the last call, 0-d, on its device.
+        """The number of solves of samples that did not converge in the last call, a 0-d tensor on the device.
 
-        The solves of its backward pass are counted once that has run. To read the number waits for the device.
+        The solves of the backward pass are included once it has run. Reading the number waits for the device.
         """
         if self._last is None:
             raise ValueError("nothing was solved yet: call the recorded model first.")
         return self._last.count.clone()
 
     def record(self, *inputs: Tensor) -> "_Recording":
-        """The graphs for inputs like these, and for the present state of the model."""
+        """The graphs for inputs like these and the current state of the model."""
         _refuse_other_devices(inputs)
         places = [weight.data_ptr() for weight in self.model.parameters()]
         if places != self._places:
@@ -122,12 +122,12 @@ class _Recording:
             device.type,
             torch.get_autocast_dtype(device.type),
             torch.is_autocast_enabled(device.type),
-            cache_enabled=False,  # A replay has to convert the weights anew.
+            cache_enabled=False,  # A replay must cast the weights again.
         )
         with torch.inference_mode(False), torch.set_grad_enabled(recording), autocast:
             self.count = torch.zeros((), dtype=torch.int64, device=device)
             examples = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
-            # The weights are among the arguments, so that their gradients come out.
+            # The weights are arguments, so that they get gradients.
             with _explaining_waits():
                 self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
                     self._run, (*examples, *self.weights), allow_unused_input=True
@@ -152,8 +152,8 @@ class _Recording:
 
 @contextmanager
 def fixed_steps(model: nn.Module, steps: int, observe: Callable[[Solution], None]) -> Iterator[None]:
-    """The blocks of the model make a fixed number of steps in each solve, and show their solutions; afterwards they
-    are as before."""
+    """A context in which the blocks of the model make a fixed number of steps per solve, and pass their solutions to
+    `observe`."""
     before = [(block, block.options, block.strategy) for block in model.modules() if isinstance(block, Block)]
     try:
         for block, options, _ in before:
@@ -175,16 +175,16 @@ def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solu
 
 @contextmanager
 def _explaining_waits() -> Iterator[None]:
-    """Adds to the error of CUDA what may have caused it."""
+    """Adds the likely cause to an error of CUDA."""
     try:
         yield
     except RuntimeError as error:
         if "captur" not in str(error):
             raise
         raise ValueError(
-            "the pass waits for the device somewhere, and cannot be recorded. In blocks a learned theta does, "
-            "memory='reversible', rs.NewtonKrylov(), rs.Chord(), and fully implicit Runge-Kutta schemes; in layers of "
-            "your own whatever reads a number, such as .item(), or makes a tensor from one."
+            "the pass waits for the device somewhere, and cannot be recorded. In blocks the cause may be a learned "
+            "theta, memory='reversible', rs.NewtonKrylov(), rs.Chord(), or a fully implicit Runge-Kutta scheme; in "
+            "your own layers, code that reads a number, such as .item(), or makes a tensor from one."
         ) from error
 
 
@@ -202,7 +202,7 @@ def _refuse_other_devices(inputs: Sequence[Any]) -> None:
 
 
 class _CopiedGradients(torch.autograd.Function):
-    """The tensors as they are, with copies of their gradients: a graph writes the next ones to the same place."""
+    """Returns the tensors unchanged and copies their gradients: a graph writes the next ones to the same memory."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -211,14 +211,14 @@ class _CopiedGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        # Many small copies in few kernels.
+        # Copies many small tensors in few kernels.
         copies = iter(torch._foreach_mul([g for g in gradients if g is not None], 1.0))
         return tuple(None if g is None else next(copies) for g in gradients)
 
 
 class _CopiedOutputs(torch.autograd.Function):
-    """Copies of the outputs, which the next call overwrites. Refuses a backward pass that would read what another call
-    or another backward pass has overwritten."""
+    """Copies the outputs, which the next call overwrites. Raises in a backward pass whose data another call or another
+    backward pass has overwritten."""
 
     @staticmethod
     def forward(ctx: Any, recording: _Recording, call: int, *outputs: Tensor) -> tuple[Tensor, ...]:
@@ -229,7 +229,7 @@ class _CopiedOutputs(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise DerivativeOrderError(
-                "a CUDA graph has first derivatives only, and a graph of them was asked for (create_graph=True): call "
+                "a CUDA graph has first derivatives only, but a graph of them was requested (create_graph=True): call "
                 "the model itself."
             )
         if ctx.recording.open != ctx.call:

@@ -1,4 +1,4 @@
-"""Existing residual networks made implicit, with the weights they have."""
+"""`make_implicit`: makes the blocks of an existing residual network implicit, with the same weights."""
 
 import copy
 from collections.abc import Callable, Iterator, Set
@@ -28,26 +28,26 @@ def make_implicit(
     horizon: Number = 1.0,
     **options: Any,
 ) -> nn.Module:
-    """A copy of a network with its residual blocks made implicit, on the very same weights.
+    """A copy of a network whose residual blocks are implicit, with the same weights.
 
     A residual block x + f(x) becomes the layer y = x + f((1 - theta) x + theta y). The copy shares all parameters and
-    buffers with the model, which itself is not changed, and reads and writes the same state dicts.
+    buffers with the model and uses the same state dicts. The model itself is not changed.
 
     Arguments:
         model: the network.
         theta: see `ThetaBlock`; at 0 the copy computes what the model does.
-        predicate: takes the name of a module within the model and the module, and says whether it is to become
-            implicit. Modules in a chosen one are not asked about.
-        kind: what the chosen modules compute: "block" for x + f(x), where f is found by subtracting x again, or
-            "branch" for f(x) alone, to which the model adds x itself.
-        rowwise: whether f treats each sample alone and alike, see `rs.Autonomous`; None proves it where it can.
-        num_steps: steps that replace one block.
+        predicate: takes the name of a module in the model and the module, and returns whether to make it implicit. It
+            is not called for submodules of a chosen module.
+        kind: what the chosen modules compute: "block" for x + f(x), where f is found by subtracting x, or "branch" for
+            f(x) alone, to which the model adds x itself.
+        rowwise: whether f treats each sample alone and all alike, see `rs.Autonomous`; None proves it where possible.
+        num_steps: the number of steps per block.
         horizon: h times their number; 1 with one step is the block itself.
         options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
 
     Returns:
-        The copy. Its implicit modules raise where f changes the shape, and where it is not a function: in training
-        mode, batch normalisation and dropout give another result each time they are called.
+        The copy. Its implicit modules raise if f changes the shape or is not a function: in training mode, batch
+        normalisation and dropout give another result each time they are called.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {_KINDS}, got {kind!r}.")
@@ -105,7 +105,7 @@ class ResidualBranch(Field):
 
 
 class ImplicitResidual(nn.Module):
-    """Stands in for a residual block, or for its branch, in a network; keeps the names in its state dict.
+    """Replaces a residual block, or its branch, in a network; keeps the names in its state dict.
 
     Arguments:
         block: the implicit layers.
@@ -122,7 +122,7 @@ class ImplicitResidual(nn.Module):
         self.register_load_state_dict_pre_hook(_lengthen)
 
     def forward(self, x: Tensor) -> Tensor:
-        # At each call: the weights are the network's, whose parts may change their mode at any time.
+        # Checked at each call: modules of the network may change their mode at any time.
         refuse_changing_modules(self, _INNER, self._name)
         y: Tensor = self.block(x)
         return y - x if self.branch else y
@@ -138,7 +138,7 @@ def _lengthen(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
 
 
 def _rename(state: dict[str, Any], old: str, new: str, keep: Set[str] = frozenset()) -> None:
-    """Replaces one prefix by another in the keys, and keeps their order."""
+    """Replaces a prefix of the keys, and keeps their order."""
     renamed = {
         new + key.removeprefix(old) if key.startswith(old) and key not in keep else key: value
         for key, value in state.items()

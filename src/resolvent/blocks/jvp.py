@@ -24,8 +24,8 @@ class JvpResult(NamedTuple):
     Attributes:
         outputs: y, (batch, *image).
         tangents: dy/dx v, of the same shape.
-        trajectories: of the blocks of midpoint form that were passed, in their order.
-        solves: for the tangents, in their order; none where layers are explicit.
+        trajectories: those of the blocks of midpoint form, in order.
+        solves: for the tangents, in order; none for explicit layers.
     """
 
     outputs: Tensor
@@ -35,19 +35,19 @@ class JvpResult(NamedTuple):
 
 
 def jvp(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> JvpResult:
-    """The outputs of a network and their derivative in the direction v, both of which can be differentiated in turn.
+    """The outputs of a network and their derivative in the direction v. Both are differentiable.
 
     A step of a block in the midpoint form, w = x + theta h F(w), y = x + h F(w), has the derivative
 
         dw = dx + theta h F'(w) dw,      dy = dx + h F'(w) dw,
 
-    a step of the same scheme through the linear field F'(w). It is solved like the step itself, and its gradient is
-    found by implicit differentiation, for which first derivatives of the solves are enough: the default
-    `ImplicitAdjoint()` gives exact gradients. All else goes through `torch.func.jvp`, where a solve needs
-    `ImplicitAdjoint(order=2)` for gradients of the tangents.
+    a step of the same scheme through the linear field F'(w). It is solved like the step itself and differentiated
+    implicitly, which needs only first derivatives of the solves: the default `ImplicitAdjoint()` gives exact gradients.
+    Everything else goes through `torch.func.jvp`, where a solve needs `ImplicitAdjoint(order=2)` for gradients of the
+    tangents.
 
     Arguments:
-        model: maps (batch, *shape) to (batch, *image), each sample alone. An `nn.Sequential` is followed module by
+        model: maps (batch, *shape) to (batch, *image), each sample alone. An `nn.Sequential` is processed module by
             module.
         x: (batch, *shape).
         v: like x.
@@ -88,7 +88,7 @@ def _through_steps(block: Block, x: Tensor, v: Tensor) -> JvpResult:
 
 
 class _Linearized:
-    """The field of the tangents, v to F'(t, w) v with t and w given; no more work than F itself."""
+    """The linear field of the tangents, v to F'(t, w) v with fixed t and w."""
 
     def __init__(self, field: Field, t: Number, w: Tensor) -> None:
         self.linear_part = getattr(field, "linear_part", None)

@@ -17,26 +17,26 @@ from resolvent.schemes.scheme import Step
 
 
 class Memory(ABC):
-    """A policy: what is kept, and what is computed anew."""
+    """A policy: what a pass keeps, and what the backward pass recomputes."""
 
     keeps_graph: ClassVar[bool] = False
-    """Whether the graph of every step is kept, so that nothing is computed a second time."""
+    """Whether the graph of every step is kept, so that nothing is recomputed."""
 
     inverts_steps: ClassVar[bool] = False
-    """Whether steps are undone, which takes a scheme that has an inverse."""
+    """Whether steps are inverted, which needs a scheme with an inverse."""
 
     @abstractmethod
     def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
-        """The steps of a pass, differentiable as the policy has it; if not `all_states`, the last one is enough."""
+        """The steps of a pass, differentiable under this policy. Without `all_states` the last one is enough."""
 
     @abstractmethod
     def check(self, pass_: Pass) -> None:
-        """Raises if the policy cannot serve the pass."""
+        """Raises if the policy does not support the pass."""
 
 
 @dataclass(frozen=True)
 class Store(Memory):
-    """Keeps the graph of one evaluation of the field for each solve, and nothing of the solver's iterations."""
+    """Keeps the graph of one evaluation of the field per solve, and nothing of the solver's iterations."""
 
     keeps_graph = True
 
@@ -48,7 +48,7 @@ class Store(Memory):
 
 
 class Recomputing(Memory):
-    """The policies that make every step again in the backward pass: first derivatives only."""
+    """Base of the policies that recompute every step in the backward pass. First derivatives only."""
 
     def check(self, pass_: Pass) -> None:
         if transforming():
@@ -62,7 +62,7 @@ class Recomputing(Memory):
 
 @dataclass(frozen=True)
 class Checkpoint(Recomputing):
-    """Keeps one state per step and makes every step again in the backward pass: first derivatives only."""
+    """Keeps one state per step and recomputes every step in the backward pass. First derivatives only."""
 
     def steps(self, pass_: Pass, x: Tensor, all_states: bool) -> Iterable[Step]:
         return run(pass_, x)
@@ -73,12 +73,11 @@ class Reversible(Recomputing):
     """Keeps only the last state and recovers the others by inverse steps in the backward pass: the inverse of a theta
     step is a (1 - theta) step with -h. First derivatives only.
 
-    Every recovered state is checked, and a `ReconstructionError` raised where the dynamics made it inaccurate. The pass
-    keeps one number for each sample and step to check them by. When all states are asked for, they exist anyway, and
-    nothing is reconstructed.
+    Every recovered state is checked against one number per sample and step from the forward pass. An inaccurate one
+    raises a `ReconstructionError`. If all states are requested, as by `trajectory`, nothing is reconstructed.
 
     Arguments:
-        tolerance: for the error of a recovered state, relative to its root mean square; None takes a thousand times the
+        tolerance: for the error of a recovered state, relative to its root mean square; None takes 1000 times the
             tolerance of the solves.
 
     Reference: Gomez et al., The reversible residual network, 2017; Reshniak & Webster, section on reversibility.
@@ -109,7 +108,7 @@ _BY_NAME: dict[str, Memory] = {"store": Store(), "checkpoint": Checkpoint(), "re
 
 
 def as_memory(memory: str | Memory) -> Memory:
-    """A policy by its name, or the user's own."""
+    """The policy of this name, or the user's object."""
     if isinstance(memory, Memory):
         return memory
     if not isinstance(memory, str) or memory not in _BY_NAME:

@@ -14,25 +14,25 @@ from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Interval, Number
 from resolvent.schemes.scheme import Carry, Scheme, Step
 
-# What `extrapolate` reads.
+# The number of past states that `extrapolate` uses.
 _PAST = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """Everything that determines a pass but the input and the weights of the field.
+    """Everything that determines a pass except the input and the weights of the field.
 
     Attributes:
-        field: F(t, y), as the block has it.
+        field: F(t, y), that of the block.
         scheme: makes the steps.
         t0: start, a number, a 0-d tensor, or (batch,).
         h: step, a number or a 0-d tensor.
-        num_steps: how many.
+        num_steps: the number of steps.
         options: how resolvents are solved.
-        strategy: in which order layers are solved for.
+        strategy: the order in which layers are solved.
         guess: where the solves start.
         right_end: see `Interval`.
-        reuse: whether a solve starts from what the one before it learned.
+        reuse: whether a solve resumes the solver state of the previous one.
         stores: whether the graph of every layer is kept.
     """
 
@@ -50,18 +50,18 @@ class Pass:
 
     @cached_property
     def vector_field(self) -> VectorField:
-        """F(t, y), with what it declares of itself."""
+        """F(t, y) with its declared properties."""
         return as_vector_field(self.field)
 
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
-        """The n-th interval, at whose start the states `past` are the latest."""
-        # A product, not a sum of steps: the grid carries no accumulated rounding.
+        """The n-th interval; `past` are the latest states at its start."""
+        # A product, not a sum of steps, so that rounding does not accumulate.
         t = self.t0 + n * self.h
         options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
         return Interval(self.vector_field, t, self.h, options, self.guess, past, before, self.right_end)
 
     def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:
-        """The steps of these numbers, from the state x; each is solved for when the one before it is known."""
+        """The steps with these numbers, from the state x, solved one after the other."""
         carry = Carry((x,))
         past: tuple[Tensor, ...] = (x.detach(),)
         before: Solution | None = None
@@ -78,7 +78,7 @@ class Pass:
         return dataclasses.replace(self, t0=t0)
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
-        """The n-th step once more, where the state at its end is known: the solves begin at their solution."""
+        """Repeats the n-th step with the state at its end known: the solves start at their solution."""
         x = carry.states[0].detach()
 
         def chord(interval: Interval, c: Number) -> Tensor:
@@ -93,7 +93,7 @@ class Pass:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors among the numbers: t0, h and whatever the scheme learns."""
+        """Those of t0, h and the fields of the scheme that are tensors."""
         numbers = {"t0": self.t0, "h": self.h, **{name: getattr(self.scheme, name) for name in _names(self.scheme)}}
         return {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
 

@@ -1,8 +1,8 @@
-"""Passes that keep no graph: their steps are made again in the backward pass, from kept or from reconstructed states.
+"""Passes without a graph: the backward pass recomputes their steps from stored or reconstructed states.
 
-`torch.utils.checkpoint` does not serve here. It recomputes whenever a saved tensor is asked for, and an implicit layer
-asks once for every product with its Jacobian. The Function of this file makes every step again exactly once, and since
-the state at the end of the step is known by then, so are the solutions of its solves: no solve is repeated.
+`torch.utils.checkpoint` is not suitable. It recomputes whenever a saved tensor is unpacked, and an implicit layer does
+that for every product with its Jacobian. The Function in this file recomputes every step exactly once. The state at the
+end of the step is known by then, and so are the solutions of its solves: no solve is repeated.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def run(pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None) -> list[Step]:
-    """Makes the steps of a pass without a graph, yet differentiable (once).
+    """Makes the steps of a pass without a graph. The result can be differentiated once.
 
     Arguments:
         pass_: the steps, with a field whose weights are frozen.
@@ -31,12 +31,12 @@ def run(pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None) ->
         reconstruction: recovers all states from the last one; None keeps them instead.
 
     Returns:
-        The steps; where states are to be reconstructed, the last one alone.
+        The steps; with `reconstruction`, only the last one.
     """
-    # Buffers travel along with the parameters: the backward pass has to see both as they were. Normalised weights are
-    # among them as they were computed, and are not computed again.
+    # The backward pass must use the same parameters and buffers, including normalised weights, which are not computed
+    # again.
     weights = weights_of(pass_.field)
-    # Without weights of its own: autograd keeps them, and notices when they are changed.
+    # Without weights: autograd saves them, and detects in-place changes.
     bare = dataclasses.replace(pass_, field=with_weights(pass_.field, dict.fromkeys(weights)))
     replay = Replay(bare, reconstruction, tuple(pass_.tensors), tuple(weights), _autocast(x.device.type))
     inputs = (x, *pass_.tensors.values(), *weights.values())
@@ -47,14 +47,14 @@ def run(pass_: Pass, x: Tensor, reconstruction: Reconstruction | None = None) ->
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A pass that will be made again.
+    """A pass to be recomputed.
 
     Attributes:
         pass_: the steps, with a field that has no weights.
-        reconstruction: recovers the states from the last one; None where they are kept.
+        reconstruction: recovers the states from the last one; None if they are stored.
         numbers: names of the pass's tensors.
         weights: names of the field's parameters and buffers.
-        autocast: makes the precision that of the forward pass.
+        autocast: restores the autocast mode of the forward pass.
     """
 
     pass_: Pass
@@ -64,7 +64,7 @@ class Replay:
     autocast: Callable[[], torch.autocast]
 
     def again(self, tensors: Sequence[Tensor], action: Callable[[Pass], T]) -> T:
-        """What `action` makes of the pass with `tensors`, numbers then weights, in place of the former ones."""
+        """Calls `action` with the pass that has `tensors`, numbers then weights."""
         count = len(self.numbers)
         pass_ = self.pass_.with_tensors(dict(zip(self.numbers, tensors[:count], strict=True)))
         field = with_weights(pass_.field, dict(zip(self.weights, tensors[count:], strict=True)))
@@ -80,12 +80,12 @@ class Replay:
             except ConvergenceError as error:
                 raise ReconstructionError(f"the inverse of step {n} could not be solved. {ADVICE}") from error
             self.reconstruction.check(n, state, end, x)
-        # The input is at hand, and was recovered for the check alone.
+        # The input is stored; it was recovered only for the check.
         return x if n == 0 else state
 
 
 class _Recomputed(torch.autograd.Function):
-    """From the input to the states; differentiable in the input, the numbers of the pass and the field's weights."""
+    """Maps the input to the states; differentiable in the input, the numbers of the pass and the field's weights."""
 
     @staticmethod
     def forward(
@@ -132,7 +132,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """The gradient as it is, but to differentiate it, by anything that it depends on, is an error."""
+    """Returns the gradient unchanged; differentiating it with respect to anything raises."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, *dependence: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         raise DerivativeOrderError(
-            "A recomputed pass has first derivatives only, and a second one was asked for: take memory='store' with "
+            "A recomputed pass has first derivatives only, but a second one was requested: take memory='store' with "
             "adjoint=rs.ImplicitAdjoint(order=2)."
         )
 
@@ -149,7 +149,7 @@ class _Once(torch.autograd.Function):
 def _pull(
     replay: Replay, n: int, start: Carry, end: Carry, cotangents: Sequence[Tensor | None], tensors: Sequence[Tensor]
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """Makes the n-th step again and pulls the cotangents of its end back to its start and to the tensors."""
+    """Recomputes the n-th step and pulls the cotangents of its end back to its start and to the tensors."""
     carry = Carry(*(tuple(tensor.detach().requires_grad_() for tensor in part) for part in start))
     leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
     with torch.enable_grad():
@@ -161,7 +161,7 @@ def _pull(
 
 
 def _refuse_hidden_dependence(replay: Replay, x: Tensor, tensors: Sequence[Tensor]) -> None:
-    """With everything known detached, F must not require a gradient: it would be lost."""
+    """Raises if F requires a gradient when all known inputs are detached: that gradient would be lost."""
     with torch.enable_grad():
         image = replay.again([t.detach() for t in tensors], lambda pass_: pass_.interval(0).evaluate(0.0, x.detach()))
     if image.requires_grad:

@@ -1,4 +1,4 @@
-"""States of a pass recovered from its last one, by inverse steps: how they are checked."""
+"""`Reconstruction`: checks states recovered from the last one by inverse steps."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from resolvent.equation.norms import rms
 from resolvent.errors import ResolventError
 
 ADVICE = (
-    "An inverse step enlarges errors by as much as the step contracts, so states can be reconstructed only where the "
+    "An inverse step amplifies errors by as much as the step contracts, so states can be reconstructed only if the "
     "field dissipates little (purely imaginary spectra, few layers, small h). Take memory='checkpoint' instead, "
     "tighten the tolerance of the solves, or, if the error is acceptable, raise that of the reconstruction: "
     "rs.blocks.Reversible(tolerance=...)."
@@ -21,8 +21,8 @@ class ReconstructionError(ResolventError):
 class Reconstruction:
     """Checks the states of one pass that are recovered from its end.
 
-    Every recovered state is compared with what the forward pass noted of it: one number for each sample, its inner
-    product with a fixed vector. An error of the state shows in it with about the error's own root mean square.
+    The forward pass stores one number per sample and state: its inner product with a fixed vector. An error of the
+    recovered state changes this number by about the root mean square of the error.
 
     Arguments:
         tolerance: for the error of a state, relative to its root mean square.
@@ -33,11 +33,11 @@ class Reconstruction:
         self.marks: list[Tensor] = []
 
     def note(self, state: Tensor) -> None:
-        """To be called with the state after each step."""
+        """Stores the number of a state. Call it after each step."""
         self.marks.append(_mark(state))
 
     def check(self, n: int, state: Tensor, end: Tensor, x: Tensor) -> None:
-        """Raises if `state` is not what the n-th step started from; `end` is where it ended, x where the pass began."""
+        """Raises if `state` is not the start of the n-th step; `end` is its end, x the start of the pass."""
         missed = rms(state - x) if n == 0 else (_mark(state) - self.marks[n - 1]).abs()
         scale = torch.maximum(rms(state), rms(end))
         lost = ~(missed <= self.tolerance * scale)

@@ -1,4 +1,4 @@
-"""Other options for the solves of a model, for a while."""
+"""`solved_with`: a context that changes the solve options of a model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,16 +22,16 @@ def solved_with(
     adjoint: Adjoint | None = None,
     on_failure: Policy | None = None,
 ) -> Iterator[None]:
-    """Changes how the blocks of a model solve their equations; on exit they are as before.
+    """Changes how the blocks of a model solve their equations, and restores their options on exit.
 
         with rs.blocks.solved_with(model, stopping=rs.Stopping(rtol=1e-8)):
             accurate = model(x)
 
-    The blocks themselves are changed, so other threads see it too. `block.options` holds the present choices.
+    The blocks themselves are changed, so other threads see it too. `block.options` holds the current options.
 
     Arguments:
-        model: a block, or a module with blocks in it.
-        solver: see `Block`, as are stopping, adjoint and on_failure; None keeps what each block has.
+        model: a block, or a module that contains blocks.
+        solver, stopping, adjoint, on_failure: see `Block`; None keeps the option of each block.
     """
     before = [(block, block.options) for block in model.modules() if isinstance(block, Block)]
     try:

@@ -17,31 +17,32 @@ from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.theta import Theta
 
-# How close a learned theta may come to 0, where y = x + (w - x) / theta has a pole, and to 1, where its inverse has.
+# The least distance of a learned theta from 0, where y = x + (w - x) / theta has a pole, and from 1, where its inverse
+# has one.
 _MARGIN = 1e-3
 
 
 class ThetaBlock(Block):
-    """A `Block` of theta layers, y = x + h F((1 - theta) x + theta y), as many as there are steps.
+    """A `Block` of theta layers, y = x + h F((1 - theta) x + theta y), one per step.
 
-    theta = 0 is an ordinary residual network; theta >= 1/2 is stable for every field that dissipates, however stiff.
-    The parameters are those of the field for every theta.
+    theta = 0 is an ordinary residual network; theta >= 1/2 is stable for every dissipative field, however stiff. For
+    every theta the parameters are those of the field.
 
     Arguments:
-        field: F(t, y); `rs.fields.Piecewise` gives every layer weights of its own.
+        field: F(t, y); `rs.fields.Piecewise` gives every layer its own weights.
         theta: a number in [0, 1], or a 0-d tensor in (0, 1]. `block.theta = 0.3` changes it later.
         num_steps: number of layers.
         horizon: h times their number, see `Block`.
         form: "midpoint" or "trapezoid", see `rs.schemes.Theta`.
-        solver: see `Block`, as are stopping, adjoint, memory, on_failure, guess and reuse.
-        learn_theta: whether theta is learned, starting at the given number; it is the sigmoid of a parameter
-            `raw_theta`, scaled to stay between 0.001 and 0.999 however far the parameter is driven.
-        mode: the strategy, by name or as an object of `rs.blocks`. "sequential", `LayerByLayer()`, solves for one
-            layer after the other. "parallel", `AllTogether()`, solves for all layers at once, in groups of at most 32
-            unknowns, and "compiled", `Compiled()`, does so by a compiled function. "auto" solves for all layers
-            together where it can: in the midpoint form, for a field that treats samples alone, where neither a
-            solver, a guess nor a memory policy was chosen, and three or more layers fit into a group. Whatever the
-            mode, the result of a sample depends on that sample, the weights and these settings alone.
+        solver, stopping, adjoint, memory, on_failure, guess, reuse: see `Block`.
+        learn_theta: whether theta is learned, starting at the given number. It is the sigmoid of a parameter
+            `raw_theta`, scaled to stay between 0.001 and 0.999.
+        mode: the strategy, by name or as an object of `rs.blocks`. "sequential", `LayerByLayer()`, solves one layer
+            after the other. "parallel", `AllTogether()`, solves all layers at once, in groups of at most 32 unknowns,
+            and "compiled", `Compiled()`, does so by a compiled function. "auto" solves all layers together if the form
+            is midpoint, the field treats samples alone, no solver, guess or memory policy was chosen, and three or more
+            layers fit into a group. In every mode the result of a sample depends only on that sample, the weights and
+            these settings.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks.
     """
@@ -93,7 +94,7 @@ class ThetaBlock(Block):
         self.strategy.check(self._settings(field))
 
     def _refuse_poles(self) -> None:
-        """Refuses a bounded field whose spectrum could reach 1 / (theta h), where the equation is not solvable."""
+        """Raises if the spectrum of a bounded field could reach 1 / (theta h), where the equation is not solvable."""
         theta, h = (float(torch.as_tensor(value).detach()) for value in (self.theta, self.step_size))
         if h > 0:
             for module in self.modules():
@@ -102,12 +103,12 @@ class ThetaBlock(Block):
 
     @property
     def theta(self) -> Number:
-        """The present theta; a tensor where it is learned."""
+        """The current theta; a tensor if it is learned."""
         return _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.raw_theta) if self.learn_theta else self._theta
 
     @theta.setter
     def theta(self, theta: Number) -> None:
-        """Sets theta for the passes to come, as a training that starts from an explicit network does step by step."""
+        """Sets theta for later passes, for example to increase it during training, starting from 0."""
         if self.learn_theta:
             raise ValueError(
                 f"theta is learned here, and cannot be set to {theta!r}: make the block without learn_theta."

@@ -13,11 +13,11 @@ class Trajectory:
     """The states of a pass at the grid points.
 
     Attributes:
-        times: (num_steps + 1,), or (num_steps + 1, batch) where samples start at times of their own.
+        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have different start times.
         states: (num_steps + 1, batch, *shape), the input first.
-        solutions: the solves in their order. One per step for a theta, multistep or fully implicit scheme, one per
-            stage for a diagonally implicit one, none for an explicit one. Where a `ThetaBlock` solves for several
-            layers together (see its `mode`), one per group of layers.
+        solutions: the solves in order. One per step for a theta, multistep or fully implicit scheme, one per stage for
+            a diagonally implicit one, none for an explicit one. If a `ThetaBlock` solves several layers together (see
+            its `mode`), one per group of layers.
     """
 
     times: Tensor
@@ -26,7 +26,7 @@ class Trajectory:
 
     @property
     def evaluations(self) -> int:
-        """How often the solves called the field."""
+        """The number of calls of the field by the solves."""
         return sum(solution.evaluations for solution in self.solutions)
 
     def __repr__(self) -> str:
@@ -42,13 +42,13 @@ def hermite(s: Tensor, h: Tensor, ends: tuple[Tensor, Tensor], slopes: tuple[Ten
 
 
 def bracket(times: Tensor, t0: Tensor, h: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
-    """The step that each time falls into, and the fraction of it: both as `times` and t0 broadcast."""
+    """The step that contains each time, and the fraction of it, both with the broadcast shape of `times` and t0."""
     position = (times - t0) / h
     slack = torch.finfo(position.dtype).eps ** 0.5
     outside = (position < -slack) | (position > num_steps + slack)
     if bool(outside.any()):
         raise ValueError(
-            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside of the pass, which covers "
+            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside the pass, which covers "
             f"{num_steps} steps of {h.item():g} from t0; the first is {times.expand_as(outside)[outside][0].item():g}."
         )
     step = position.detach().floor().clamp(0, num_steps - 1)

@@ -1,7 +1,7 @@
-"""The weights of a field stay the same throughout a pass.
+"""Frozen weights: a pass uses the same weights throughout.
 
-A pass works with a copy of the field's modules. Nothing is kept on the field or in the process, so passes in several
-threads do not see each other.
+A pass works with a copy of the field's modules. It stores nothing in the field or in globals, so passes in several
+threads are independent.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,14 +22,14 @@ Change = Callable[[str, nn.Module], dict[str, Any]]
 def frozen_weights(field: T) -> Iterator[T]:
     """The field for one pass: its parametrized weights (a spectral normalisation, say) are computed once.
 
-    A field without parametrized weights is yielded as it is. Otherwise the modules that have such weights, and those
-    that contain them, are copied: the copies hold the computed weights, and share all else with the field. So whatever
-    an evaluation writes to an attribute of a copied module is lost, and a module that the field refers to other than as
-    a submodule (in a list, in a closure) is not frozen: its weights are computed at every evaluation.
+    A field without parametrized weights is yielded unchanged. Otherwise the modules with such weights, and those that
+    contain them, are copied: the copies hold the computed weights and share everything else with the field. So anything
+    an evaluation writes to an attribute of a copied module is lost. A module that the field holds other than as a
+    submodule (in a list, in a closure) is not frozen: its weights are computed at every evaluation.
 
-    The weights are computed on entry, with the graph that the caller has: the first evaluation may be one of a solver,
-    without a graph. In inference mode they are computed outside of it, and weights that were made in it are copied,
-    because solvers and estimators differentiate the field even there.
+    The weights are computed on entry, in the grad mode of the caller, because the first evaluation may come from a
+    solver, without a graph. In inference mode they are computed outside it, and weights made in it are copied, because
+    solvers and estimators differentiate the field even there.
     """
     with outside_inference():
         made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
@@ -39,7 +39,7 @@ def frozen_weights(field: T) -> Iterator[T]:
 
 
 def weights_of(field: Any) -> dict[str, Tensor]:
-    """All parameters and buffers of a field by name; a tensor that has several names is there under each."""
+    """All parameters and buffers of a field by name; a shared tensor appears under each of its names."""
     modules = field.named_modules() if isinstance(field, nn.Module) else ()
     return {
         f"{name}.{key}" if name else key: tensor
@@ -66,10 +66,9 @@ def with_weights(field: T, weights: Mapping[str, Tensor | None]) -> T:
 
 @contextmanager
 def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
-    """Leaves inference mode for a while, with copies of the inputs that were made in it.
+    """A context outside inference mode; yields copies of inputs that were made in it.
 
-    Solvers need derivatives of the field there, too, and parametrized weights must not be computed where autograd may
-    not touch them.
+    Solvers need derivatives of the field even there, and autograd cannot use parametrized weights computed in it.
     """
     if not torch.is_inference_mode_enabled():
         yield inputs
@@ -80,23 +79,23 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:
     """The attributes that replace a module's parametrizations."""
-    # Looked up first: torch's question to a module that has none takes longer than the rest of the walk.
+    # Looked up first: for modules without parametrizations, torch's test takes longer than everything else here.
     if "parametrizations" not in module._modules or not parametrize.is_parametrized(module):
         return {}
-    # Not read from the module, where torch would look into a cache that all threads share.
+    # Not read from the module: torch would use a cache that all threads share.
     weights = {name: compute() for name, compute in cast(nn.ModuleDict, module.parametrizations).items()}
     others = {name: child for name, child in module._modules.items() if name != "parametrizations"}
     return {"_parameters": module._parameters | weights, "_modules": others}
 
 
 def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn.Module] | None = None) -> nn.Module:
-    """The module, or a copy of it where `change` gives other attributes to it or to a module in it.
+    """The module, or a copy of it if `change` changes attributes of it or of a submodule.
 
     Arguments:
         module: the root of a tree.
-        change: takes the name of a module, as in `named_modules`, and the module; gives the attributes that differ.
+        change: takes the name of a module, as in `named_modules`, and the module; returns the attributes that differ.
         name: of the module.
-        known: the modules met before, so that what is shared stays shared.
+        known: the results for modules visited before, so that shared modules stay shared.
     """
     known = {} if known is None else known
     if id(module) in known:
@@ -108,7 +107,7 @@ def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn
         for key, child in attributes.get("_modules", module._modules).items()
     }
     if attributes or any(modules[key] is not child for key, child in module._modules.items()):
-        # A module whose parametrizations are computed has no use for their class.
+        # With its parametrizations computed, the copy has its original class.
         kept = type(module) if "parametrizations" in modules else parametrize.type_before_parametrizations(module)
         copy: nn.Module = object.__new__(kept)
         copy.__dict__ = {**module.__dict__, **attributes, "_modules": modules}
@@ -120,9 +119,9 @@ def _copy(module: nn.Module, change: Change, name: str = "", known: dict[int, nn
 
 
 def _unbind_compiled(copy: nn.Module) -> None:
-    """Drops what `torch.compile` has bound to the module that was copied."""
+    """Drops references of `torch.compile` to the original module."""
     if "dynamo_ctx" in copy.__dict__:
-        # The result of torch.compile(module): it finds the graphs that were compiled before.
+        # The result of torch.compile(module): it reuses the graphs compiled before.
         copy._initialize()  # type: ignore[operator]
-    # The result of module.compile(): it cannot be made again, and the copy runs in eager mode.
+    # The result of module.compile() cannot be rebuilt: the copy runs in eager mode.
     copy.__dict__.pop("_compiled_call_impl", None)

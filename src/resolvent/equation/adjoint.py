@@ -1,4 +1,4 @@
-"""How a solution is differentiated: exactly, approximately, or through the iterations."""
+"""Adjoints: differentiate a solution exactly, approximately, or through the iterations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ class Start:
 
     Attributes:
         w: (batch, *shape), the first guess.
-        given: the guess as the user gave it, if he did; for messages.
-        reuse: the solution of a similar problem, to learn from.
+        given: the guess of the user, if there is one; for messages.
+        reuse: the solution of a similar problem, whose solver state is resumed.
     """
 
     w: Tensor
@@ -48,7 +48,7 @@ class Adjoint(ABC):
         Arguments:
             problem: attached to the graph of b and tau.
             start: where to begin.
-            options: of the forward solve, which the backward solve inherits.
+            options: for the forward solve, inherited by the backward solve.
         """
 
 
@@ -56,8 +56,8 @@ class Adjoint(ABC):
 class UnrolledAdjoint(Adjoint):
     """Differentiates through every iteration of the solver.
 
-    The memory grows with the number of iterations and the gradient is only as good as the iterates; it is here as a
-    reference, and for solvers cut short on purpose.
+    Memory grows with the number of iterations, and the gradient is only as accurate as the iterates. Use it as a
+    reference, and for solvers that are stopped early on purpose.
     """
 
     def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
@@ -76,7 +76,7 @@ class UnrolledAdjoint(Adjoint):
 class AttachedAdjoint(Adjoint):
     """Solves without a graph, then attaches derivatives at the solution through A^{-1}, A = I - tau F'(w).
 
-    What varies is how the linear systems with A and its transpose are solved.
+    Subclasses define how the linear systems with A and its transpose are solved.
     """
 
     order: int = 1
@@ -113,9 +113,9 @@ class AttachedAdjoint(Adjoint):
             if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
                 if not forward_mode():
                     return solution.value
-                image = problem.evaluate(w)  # For its tangent, without the graph that leads to the point.
+                image = problem.evaluate(w)  # For its tangent, without the graph to the point.
         inverse = InverseMap(solve_at, self.order)
-        # Only the derivative of the defect counts, and w is constant in the first.
+        # Only the derivative of the defect matters, and in the first step w is constant.
         value = apply_inverse(inverse, problem.step_of(image), w, *tensors)
         for _ in range(1, self.order):
             value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
@@ -125,7 +125,7 @@ class AttachedAdjoint(Adjoint):
         self, options: SolveOptions, linearization: Linearization
     ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
         def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
-            # The backward pass keeps an account of its own.
+            # The backward pass counts its own work.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
                 return self.solve_linear(options, LinearProblem(x, linearization, transposed))
@@ -138,7 +138,7 @@ class AttachedAdjoint(Adjoint):
         """Inside a transform: the tensors that A depends on, and the solve as a function of them alone."""
         closed = ClosedOver(problem.function, w.to(problem.argument_dtype))
         tau = torch.as_tensor(problem.tau, device=w.device)
-        # Zero in place of no linear part: all that goes through the autograd function has to be a tensor.
+        # Zero if there is no linear part: the autograd function takes only tensors.
         c = problem.function.linear_part
         c = torch.as_tensor(0.0 if c is None else c, device=w.device)
 
@@ -161,12 +161,12 @@ class ImplicitAdjoint(AttachedAdjoint):
     Memory does not depend on the number of iterations: one evaluation of F is stored, as for an explicit layer.
 
     Arguments:
-        solver: for the linear systems, e.g. `GMRES()`; None lets the forward solver choose: `DenseLU` for few
-            unknowns, with the matrix that Newton has left, and otherwise `GMRES`, after a try with Anderson's method
-            where the forward solver is `Auto`.
-        order: how many derivatives have to be exact. Each costs one more evaluation of F that is stored; a derivative
-            beyond it raises `DerivativeOrderError`.
-        stopping: for the linear systems, which are judged by rtol alone; None takes the rtol of the forward solve.
+        solver: for the linear systems, e.g. `GMRES()`. None lets the forward solver choose: `DenseLU` for few
+            unknowns, with the matrix of Newton's method, otherwise `GMRES`; if the forward solver is `Auto`, Anderson's
+            method is tried before it.
+        order: how many derivatives are exact. Each stores one more evaluation of F; a derivative of higher order raises
+            `DerivativeOrderError`.
+        stopping: for the linear systems, which use rtol alone; None takes the rtol of the forward solve.
         on_failure: "raise", "warn", "ignore" or "mask"; None takes that of the forward solve.
         callback: called with the `Solution` of every backward solve.
 
@@ -215,8 +215,8 @@ class NeumannAdjoint(AttachedAdjoint):
     """Approximates A^{-T} g by the first terms of its Neumann series, u_k = u_{k-1} + P (g - A^T u_{k-1}),
 
     with u_0 = P g and P the division by 1 - tau c of the field's linear part (the identity without one). It neither
-    checks nor needs convergence; the error falls like the contraction factor to the power `terms`. How large it is on
-    a problem of your own, `rs.analysis.gradient_error` tells.
+    checks nor needs convergence; the error falls like the contraction factor to the power `terms`.
+    `rs.analysis.gradient_error` measures it on your problem.
 
     Reference: Reshniak & Webster, section on fpResNet; Geng et al., On training implicit models, 2021.
     """
@@ -236,7 +236,7 @@ class NeumannAdjoint(AttachedAdjoint):
 
 @dataclass(frozen=True)
 class OneStepAdjoint(AttachedAdjoint):
-    """Differentiates the last fixed-point step only, as if A were 1 - tau c: no linear solve at all.
+    """Differentiates only the last fixed-point step, as if A were 1 - tau c. Needs no linear solve.
 
     Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
     """

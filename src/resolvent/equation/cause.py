@@ -1,4 +1,4 @@
-"""Why an equation could not be solved: what is found out once a solve has failed, for its message."""
+"""The cause of a failed solve, for its message."""
 
 from dataclasses import dataclass, replace
 
@@ -11,25 +11,25 @@ from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.torch_func import transforming
 
-# Unknowns up to which the matrices are made for a message, and samples that are looked at.
+# The most unknowns for which matrices are computed for a message, and the most samples that are examined.
 MOST_UNKNOWNS, MOST_SAMPLES = 64, 16
-# What is nearly singular: a smallest singular value of I - tau F' below this.
+# I - tau F' is nearly singular if its smallest singular value is below this.
 _NEARLY_SINGULAR = 1e-2
-# A solution so many times as large as b and tau F(b) runs away.
+# A solution diverges if it exceeds the size of b plus that of tau F(b) by this factor.
 _FAR = 10.0
-# Values of tau at which the branch is followed, the corrections at each, and what their residual has to come to.
+# The number of tau values at which the branch is followed, Newton steps at each, and their relative tolerance.
 _FRACTIONS, _CORRECTIONS, _ON_BRANCH = 64, 4, 1e-3
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What keeps a sample from being solved.
+    """Why a sample could not be solved.
 
     Attributes:
-        smallest: the least singular value of A = I - tau F' at the best iterate.
-        slope: the largest real part in the spectrum of tau F' there. Below 1 everywhere, there is a solution.
-        reached: the part of tau up to which the solution that starts at b can be followed; 1 where it never ends.
-        far: whether that solution runs away there.
+        smallest: the smallest singular value of A = I - tau F' at the best iterate.
+        slope: the largest real part in the spectrum of tau F' there. If it is below 1 everywhere, a solution exists.
+        reached: the fraction of tau up to which the solution that starts at b can be followed; 1 if it does not end.
+        far: whether that solution diverges there.
     """
 
     smallest: float
@@ -68,7 +68,7 @@ class Cause:
 
 @torch.no_grad()
 def cause_of(problem: NonlinearProblem, value: Tensor, failed: Tensor) -> Cause | None:
-    """The cause of the worst of the first failed samples; None where it would take too long to find out.
+    """The cause for the worst of the first failed samples; None if it would take too long to find.
 
     Arguments:
         problem: the equation.
@@ -93,7 +93,7 @@ def cause_of(problem: NonlinearProblem, value: Tensor, failed: Tensor) -> Cause 
 
 @torch.no_grad()
 def is_singular(system: LinearProblem, failed: Tensor) -> bool:
-    """Whether A is nearly singular for one of the first failed samples; False where that takes too long to find out."""
+    """Whether A is nearly singular for one of the first failed samples; False if the test would take too long."""
     if transforming() or system.size > MOST_UNKNOWNS:
         return False
     found = system.linearization.matrix().dense()[failed.nonzero().squeeze(1)[:MOST_SAMPLES]]
@@ -102,8 +102,8 @@ def is_singular(system: LinearProblem, failed: Tensor) -> bool:
 
 
 def _follow(problem: NonlinearProblem) -> tuple[Tensor, Tensor]:
-    """Follows the solution from w = b at tau = 0 by Newton's method. Returns, (batch,) each, the part of tau that it
-    reaches, and whether it runs away there."""
+    """Follows the solution from w = b at tau = 0 by Newton's method. Returns the fraction of tau it reaches and whether
+    it diverges there, both (batch,)."""
     w, reached = problem.b, torch.zeros_like(rms(problem.b))
     home = rms(w) + rms(problem.defect(w))
     alive = torch.ones_like(reached, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""One evaluation of F with its graph, of which nothing is kept but what a derivative needs."""
+"""`Evaluation`: F(w) with its graph, keeping only what a derivative needs."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 class Evaluation:
     """F(w) and the graph that leads to it from w.
 
-    The graph is known by its ends, so that neither w nor F(w) need outlive their use: what is kept for the backward
-    pass is what the derivative of F needs, as for an explicit layer.
+    The graph is stored by the gradient edges at its two ends, so w and F(w) themselves can be freed. The backward pass
+    keeps only what the derivative of F needs, as for an explicit layer.
 
     Arguments:
         w: (batch, *shape), the point.
@@ -20,7 +20,7 @@ class Evaluation:
     """
 
     def __init__(self, w: Tensor, start: Tensor, image: Tensor) -> None:
-        # A stand-in for the point, of its shape and with no memory of its own.
+        # Has the shape of the point, but takes no memory.
         self.like = w.new_empty(()).expand(w.shape)
         self.image: Tensor | None = image
         self._point: Tensor | None = w.detach()
@@ -28,7 +28,7 @@ class Evaluation:
         self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
     def is_at(self, w: Tensor, compare: bool) -> bool:
-        """Whether this is F at w. Compares addresses, and values where they differ if `compare`. To be asked before
+        """Whether this is F at w. Compares addresses; if they differ and `compare` is true, values. Call it before
         `release`."""
         assert self._point is not None
         if self._point.shape != w.shape:
@@ -36,7 +36,7 @@ class Evaluation:
         return self._point.data_ptr() == w.data_ptr() or (compare and torch.equal(self._point, w))
 
     def release(self) -> Tensor:
-        """F(w), attached to all that F closes over; neither it nor the point is kept here any longer."""
+        """Returns F(w), attached to everything F closes over, and drops it and the point from this object."""
         assert self.image is not None
         image, self.image, self._point = self.image, None, None
         return image
@@ -51,7 +51,7 @@ class Evaluation:
         return torch.zeros_like(self.like) if product is None else product
 
     def depends_on_more(self) -> bool:
-        """Whether F depends on anything besides w that requires a gradient: its graph is searched for another leaf."""
+        """Whether F depends on anything besides w that requires a gradient. Searches the graph for another leaf."""
         stack: list[Node | None] = [] if self._end is None else [self._end.node]
         seen: set[Node] = set()
         while stack:
@@ -66,41 +66,42 @@ class Evaluation:
 
 
 class LastEvaluation:
-    """Keeps the last evaluation of F with its graph, and no other.
+    """Keeps only the last evaluation of F, with its graph.
 
-    The last evaluation of a solve is as a rule the one at its solution, whose graph the backward pass needs: it is not
-    made a second time.
+    The last evaluation of a solve is usually at its solution. The backward pass reuses its graph instead of evaluating
+    F again.
     """
 
     def __init__(self) -> None:
         self._last: Evaluation | None = None
 
     def forget(self) -> None:
-        """Frees the graph before the next one is made."""
+        """Frees the graph before the next one is built."""
         self._last = None
 
     def keep(self, evaluation: Evaluation) -> Tensor:
-        """F(w), detached."""
+        """Stores the evaluation and returns F(w), detached."""
         self._last = evaluation
         assert evaluation.image is not None
         return evaluation.image.detach()
 
     def take(self, w: Tensor, compare: bool) -> Evaluation | None:
-        """The last evaluation if it was made at w, else None. Without `compare` addresses are compared, not values."""
+        """The last evaluation if it was made at w, else None. Without `compare`, compares addresses, not values."""
         last, self._last = self._last, None
         return last if last is not None and last.is_at(w, compare) else None
 
 
 def graph_start(w: Tensor) -> Tensor:
-    """w as the start of a graph that does not keep it. To be called where autograd records."""
+    """w as the start of a graph that does not keep it. Call it where autograd records."""
     start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
     return start
 
 
 class _Start(torch.autograd.Function):
-    """Where a graph begins: a point that it does not hold on to, as it would to a leaf.
+    """The start of a graph. Unlike a leaf, the point is not kept by the graph.
 
-    The graph is walked for what F closes over, too, and nobody wants the gradient by the point then.
+    The backward pass returns None: when the gradients of what F closes over are computed, that of the point is not
+    needed.
     """
 
     @staticmethod

@@ -17,7 +17,7 @@ from resolvent.errors import ConvergenceError, ConvergenceWarning
 
 POLICIES = ("raise", "warn", "ignore", "mask")
 _DIAGNOSE = "rs.analysis.diagnose(block, x) shows how close each layer is to its pole, and what to change."
-# Samples named in a message.
+# The most sample numbers listed in a message.
 _NAMED = 8
 
 _ADVICE = {
@@ -37,18 +37,18 @@ _ADVICE = {
 
 @dataclass(eq=False)
 class Mask:
-    """The policy `on_failure="mask"`: samples that fail keep their best iterate, and get no gradient.
+    """The policy `on_failure="mask"`: failed samples keep their best iterate and get no gradient.
 
-    A training can then go on over a few equations that have no solution. What it computes for those samples is not what
-    the layer defines, so they are counted, and too many of them are an error: more than `most` of all samples in the
-    last `over` solves. A sample for which F is not finite is an error at once.
+    Training can then continue if a few equations have no solution. The values of failed samples are not what the layer
+    defines, so failures are counted. More than the fraction `most` of all samples in the last `over` solves raises. A
+    sample for which F is not finite raises at once.
 
     Arguments:
         most: the largest fraction of failures.
-        over: the number of solves that are looked at; fewer are not judged.
+        over: the number of recent solves that are counted. Nothing is judged before that many.
 
     Attributes:
-        failed, seen: samples that failed, and all samples, since the object was made. A solve of each layer counts.
+        failed, seen: failed samples, and all samples, since the object was made. The solve of each layer counts.
     """
 
     most: float = 0.05
@@ -64,7 +64,7 @@ class Mask:
         self._recent: deque[tuple[int, int]] = deque(maxlen=self.over)
 
     def count(self, solution: Solution) -> bool:
-        """Counts the samples of a solve; whether the failures among the last ones are too many."""
+        """Counts the samples of a solve. Returns whether too many of the recent ones failed."""
         seen = solution.status.numel()
         failed = 0 if solution.all_converged else seen - int(solution.converged.sum())
         self.failed, self.seen = self.failed + failed, self.seen + seen
@@ -80,7 +80,7 @@ Policy = str | Mask
 
 
 def as_policy(on_failure: Policy) -> Policy:
-    """A policy, checked; "mask" becomes an object that counts."""
+    """The policy, checked; "mask" becomes a `Mask()`, which counts."""
     if isinstance(on_failure, Mask):
         return on_failure
     if on_failure not in POLICIES:
@@ -89,7 +89,7 @@ def as_policy(on_failure: Policy) -> Policy:
 
 
 def masked(value: Tensor, solution: Solution, on_failure: Policy) -> Tensor:
-    """The value, with no gradient for the samples that failed where the policy says so."""
+    """The value; under a `Mask`, failed samples have no gradient."""
     if not isinstance(on_failure, Mask) or solution.all_converged:
         return value
     return torch.where(per_sample(solution.converged, value), value, value.detach())
@@ -102,10 +102,10 @@ def report(
     place: object = None,
     w0: Tensor | None = None,
 ) -> None:
-    """Applies the policy to the samples that did not converge. Input that is not finite is an error under each.
+    """Applies the policy to the samples that did not converge. Input that is not finite raises under every policy.
 
     Arguments:
-        problem, solution: what was solved, and how far it got.
+        problem, solution: the equation and its result.
         on_failure: the policy.
         place: where the equation stands in a network, for the message.
         w0: the first guess, if it was given.
@@ -130,7 +130,7 @@ def report(
 
 
 def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
-    # Looked for only now: what is not finite fails at its first residual, and what converged needs no check.
+    # Checked only after a failure: input that is not finite fails at its first residual.
     for name, value in inputs.items():
         if isinstance(value, Tensor) and any_true(~value.detach().isfinite()):
             count = int((~whole(value.detach()).isfinite()).sum())
@@ -138,7 +138,7 @@ def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
 
 
 def describe(solution: Solution, problem: NonlinearProblem | LinearProblem, place: object = None) -> str:
-    """How many samples failed and how, where, the worst residual, the cause, and what to try."""
+    """The message: how many samples failed, how and where, the worst residual, the cause, and what to try."""
     status, residual = whole(solution.status).flatten(), whole(solution.residual).flatten()
     failed = status != Status.CONVERGED
     what = "The backward solve A^T u = g" if problem.linear else "The solve of w = b + tau F(w)"
@@ -159,7 +159,7 @@ def describe(solution: Solution, problem: NonlinearProblem | LinearProblem, plac
 def _explanation(
     problem: NonlinearProblem | LinearProblem, solution: Solution, failed: Tensor, kinds: list[tuple[Status, int]]
 ) -> list[str]:
-    """The cause, where it can be found; other solvers, where only one was tried."""
+    """The cause, if it was found; what to try, if it was not or only one solver ran."""
     lines = []
     cause = cause_of(problem, solution.value, failed) if isinstance(problem, NonlinearProblem) else None
     if cause is not None:
@@ -176,7 +176,7 @@ def _explanation(
 
 
 def _numbers(failed: Tensor) -> str:
-    """Which samples, by their numbers."""
+    """The numbers of the failed samples."""
     numbers = failed.nonzero().flatten().tolist()
     some = ", ".join(map(str, numbers[:_NAMED]))
     return f"sample{'s' * (len(numbers) > 1)} {some}{', ...' * (len(numbers) > _NAMED)}"

@@ -1,4 +1,4 @@
-"""F as the solvers call it."""
+"""`Function` and `VectorField`: F as the solvers and the schemes call it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,22 +15,22 @@ ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Function:
-    """F(w) = call(w, *conditions), with all that is known of it.
+    """F(w) = call(w, *conditions), with its declared properties.
 
-    Several stages or layers may be stacked in a sample, W (batch, rows, *shape). Then one and the same f acts on every
-    row, and a matrix mixes the outcomes: F(W)_i = sum_j mix_ij f(W_j). One call of f serves all rows, and the Jacobian
-    of F is known up to that of f, whose rows are short.
+    A sample may stack several stages or layers, W (batch, rows, *shape). Then the same f acts on every row, and a
+    matrix mixes the results: F(W)_i = sum_j mix_ij f(W_j). One call of f evaluates all rows, and the Jacobian of F
+    follows from that of f, which is small.
 
     Attributes:
-        call: F, or f where there is a mix. It then takes the rows of all samples, (batch * rows, *shape).
-        conditions: tensors (batch, ...) with a row per sample, or (batch, rows, ...) where there is a mix.
-        rowwise: whether F acts on each sample alone and on all alike, so that it may be called with any number of rows.
-            A plain callable is always called with the whole batch: it may hide tensors with a row per sample.
-        linear_part: c, where F(w) = c w + N(w): a number or a tensor that broadcasts to the shape of one sample.
-        value_and_jacobian: called like `call` where states are vectors, (batch, n), and returns its value and its
-            Jacobian (batch, n, n), with no graph; for functions that know it better than autograd does.
+        call: F, or f if there is a mix. It then takes the rows of all samples, (batch * rows, *shape).
+        conditions: tensors (batch, ...) with one row per sample, or (batch, rows, ...) if there is a mix.
+        rowwise: whether F treats each sample alone and all alike, so that it may be called with any number of rows. A
+            plain callable is always called with the whole batch: it may close over tensors with one row per sample.
+        linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample.
+        value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
+            (batch, n, n) without a graph; for functions with a Jacobian in closed form.
         mix: (rows, rows), or None.
-        triangular: whether the mix is lower triangular, as for layers that follow each other.
+        triangular: whether the mix is lower triangular, as for consecutive layers.
     """
 
     call: Callable[..., Tensor]
@@ -53,7 +53,7 @@ class Function:
         return replace(self, conditions=tuple(c.flatten(0, 1) for c in self.conditions), mix=None)
 
     def with_mix(self, mix: Tensor) -> "Function":
-        """The same f, mixed by another matrix."""
+        """The same f with another mix."""
         return replace(self, mix=mix)
 
     def take(self, rows: Tensor) -> "Function":
@@ -65,7 +65,7 @@ class Function:
         return replace(self, conditions=tuple(c.repeat(copies, *(1,) * (c.dim() - 1)) for c in self.conditions))
 
     def outside_inference(self) -> "Function":
-        """The same with copies in place of tensors made in inference mode, which autograd refuses to save."""
+        """The same with copies of tensors made in inference mode, which autograd refuses to save."""
         copies = [outside_inference(tensor) for tensor in (self.linear_part, self.mix, *self.conditions)]
         return replace(self, linear_part=copies[0], mix=copies[1], conditions=tuple(copies[2:]))
 
@@ -76,22 +76,21 @@ def Rowwise(
     linear_part: float | Tensor | None = None,
     value_and_jacobian: ValueAndJacobian | None = None,
 ) -> Function:
-    """Declares that F acts on each sample alone and on all alike, so that it may be called with any number of rows.
+    """Declares that F treats each sample alone and all alike, so that it may be called with any number of rows.
 
-    The solvers may then leave finished samples out of the batch and assemble Jacobians from one call with repeated
-    rows.
+    The solvers may then drop finished samples from the batch, and compute Jacobians from one call with repeated rows.
 
     Arguments:
         function: called as function(w, *conditions).
-        conditions: tensors (batch, ...) with a row per sample (a condition, a time), restricted along with w.
-        linear_part: c, where F(w) = c w + N(w), see `Function`.
-        value_and_jacobian: called like the function where states are vectors, see `Function`.
+        conditions: tensors (batch, ...) with one row per sample (a condition, a time), indexed along with w.
+        linear_part: c in F(w) = c w + N(w), see `Function`.
+        value_and_jacobian: called like the function for vector states, see `Function`.
     """
     return Function(function, conditions, True, linear_part, value_and_jacobian)
 
 
 def as_function(F: Any) -> Function:
-    """A user's callable, wrapped where it enters. Its attribute `linear_part` is read if it has one."""
+    """Wraps a user's callable. Reads its attribute `linear_part` if it has one."""
     if isinstance(F, Function):
         return F
     if not callable(F):
@@ -106,7 +105,7 @@ def mixed(mix: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class VectorField:
-    """A field F(t, y) as the schemes call it: a callable with what it declares of itself.
+    """A field F(t, y) as the schemes call it, with its declared properties.
 
     Attributes:
         call: called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
@@ -124,7 +123,7 @@ class VectorField:
         return self.call(t, y)
 
     def at(self, t: float | Tensor) -> Function:
-        """F(t, .), where t may be one time for each sample."""
+        """F(t, .), where t may be one time per sample."""
         if self.rowwise and isinstance(t, Tensor) and t.dim() > 0:
             return self._of_rows((t,))
         known = None if self.value_and_jacobian is None else partial(self.value_and_jacobian, t)
@@ -133,8 +132,8 @@ class VectorField:
     def together(
         self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False
     ) -> Function:
-        """W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
-        # Any time is as good for a field that does not depend on it.
+        """Maps W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
+        # An autonomous field ignores the time.
         single = self.at(0.0) if self.autonomous else self._of_rows((time_columns(times, like),))
         return replace(single, linear_part=None, mix=mix, triangular=triangular)
 
@@ -146,7 +145,7 @@ class VectorField:
 
 
 def as_vector_field(field: Any) -> VectorField:
-    """A user's field, wrapped where it enters a pass. A plain callable (t, y) declares nothing."""
+    """Wraps a user's field. A plain callable (t, y) declares nothing."""
     if isinstance(field, VectorField):
         return field
     names = ("rowwise", "autonomous", "linear_part", "value_and_jacobian")

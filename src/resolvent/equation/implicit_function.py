@@ -24,10 +24,10 @@ class InverseMap:
     """A^{-1} or A^{-T} as data for `Inverse`.
 
     Attributes:
-        solve: (right-hand side, transposed, tensors) to the solution. It has to be a function of `tensors` alone when
-            a `torch.func` transform is running: a Function sees other levels of nesting than its caller.
-        order: how many derivatives of the solution are exact. What this map gives is one of them.
-        transposed: which of the two.
+        solve: maps (right-hand side, transposed, tensors) to the solution. Inside a `torch.func` transform it must
+            depend on `tensors` alone: a Function sees other levels of nesting than its caller.
+        order: how many derivatives of the solution are exact, including the one this map gives.
+        transposed: whether the map is A^{-T}.
     """
 
     solve: Callable[[Tensor, bool, Sequence[Tensor]], Tensor]
@@ -39,9 +39,9 @@ class InverseMap:
 
 
 class Inverse(torch.autograd.Function):
-    """x to A^{-1} x, constant in A. Where `value` is given it is returned in place of A^{-1} x, which is then not
-    computed: at a solution the defect x is zero to tolerance, and `value` is the solution that it is added to. `link`
-    stands for the value in the graph, by which a derivative of a higher order than prepared is noticed."""
+    """Maps x to A^{-1} x, with A constant. If `value` is given, returns it instead and does not compute A^{-1} x: at a
+    solution the defect x is zero to tolerance, and `value` is the solution it is added to. `link` represents the value
+    in the graph, to detect derivatives of a higher order than prepared."""
 
     generate_vmap_rule = True
 
@@ -49,7 +49,7 @@ class Inverse(torch.autograd.Function):
     def forward(inverse: InverseMap, x: Tensor, value: Tensor | None, link: Tensor | None, *tensors: Tensor) -> Tensor:
         if value is None:
             return inverse.solve(x, inverse.transposed, tensors).view_as(x)
-        # A view, not a copy: an in-place change of the result is then noticed by the graph that has saved it.
+        # A view, not a copy, so that autograd detects an in-place change of the result.
         return value.detach()
 
     @staticmethod
@@ -72,26 +72,26 @@ class Inverse(torch.autograd.Function):
     def jvp(ctx: Any, _: Any, x: Tensor, *rest: Any) -> Tensor:
         link, *tensors = ctx.saved_tensors
         v = Inverse.apply(ctx.inverse, x, None, link, *tensors)
-        # By a Function: torch turns forward mode off in here, and plain operations would lose tangents of outer levels.
+        # By a Function: torch turns forward mode off here, and plain operations would lose tangents of outer levels.
         limited: Tensor = _Sum.apply(v, _Limit.apply(link, ctx.inverse.order - 1))
         return limited
 
 
 def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tensor) -> Tensor:
     """`value`, with the derivative of A^{-1} x."""
-    # A number that depends on all that x does, in place of the value itself, which the graph would keep. In forward
-    # mode it would have a tangent where none must be.
+    # A scalar with the dependences of x: the graph would keep the value itself in memory. Not in forward mode, where
+    # it would have a tangent but must not.
     link = None if transforming() or forward_mode() else x[:0].sum()
     result: Tensor = Inverse.apply(inverse, x, value, link, *tensors)
     return result
 
 
-# torch asks for it at every call, and to work it out takes longer than the rest of the call.
+# torch reads the signature at every call; computing it takes longer than the rest of the call.
 Inverse.forward.__signature__ = inspect.signature(Inverse.forward)  # type: ignore[attr-defined]
 
 
 class _Sum(torch.autograd.Function):
-    """u + zero, where zero may be of no dimension."""
+    """u + zero, where zero may be 0-d."""
 
     generate_vmap_rule = True
 
@@ -113,10 +113,10 @@ class _Sum(torch.autograd.Function):
 
 
 class _Limit(torch.autograd.Function):
-    """Zero, but to differentiate it more than `remaining` times is an error.
+    """Zero; differentiating it more than `remaining` times raises.
 
-    It stands in for the dependence on the solution that a first derivative with a constant A has lost. Autograd
-    walks through it exactly when that dependence is asked for, and not, say, when a derivative by the cotangent is.
+    It represents the dependence on the solution, which a first derivative with a constant A has lost. Autograd reaches
+    it exactly when that dependence is needed, and not for a derivative with respect to the cotangent.
     """
 
     generate_vmap_rule = True
@@ -149,7 +149,7 @@ class _Limit(torch.autograd.Function):
 
 def _refuse() -> None:
     raise DerivativeOrderError(
-        "A derivative of higher order was asked for than the adjoint had prepared, and would have been silently "
-        "wrong. Ask for it in advance: adjoint=rs.ImplicitAdjoint(order=2) makes second derivatives exact, order=k "
-        "the k-th. The adjoints that approximate a gradient have no higher derivatives."
+        "A derivative of higher order than the adjoint prepared was requested; it would be silently wrong. Set the "
+        "order in advance: adjoint=rs.ImplicitAdjoint(order=2) makes second derivatives exact, order=k the k-th. "
+        "Adjoints that approximate the gradient have no higher derivatives."
     )

@@ -14,14 +14,14 @@ Time = float | Tensor | None
 
 
 class Jacobian:
-    """The derivative J of a function at the samples of a batch, by its products with vectors.
+    """The Jacobian J of a function at the samples of a batch, as products with vectors.
 
-    The function is evaluated once, on construction. Its graph is walked backward for J^T u. J^T u is linear in u, and
-    its derivative by u is J: the graph of J^T u is walked for J v. The function has to treat each sample alone, so that
-    one pass multiplies the Jacobians of all samples.
+    The function is evaluated once, on construction. J^T u is a backward pass through its graph. J^T u is linear in u,
+    so J v is a backward pass through the graph of J^T u. The function must treat each sample alone: one pass then
+    multiplies the Jacobians of all samples.
 
-    It works in inference mode and under `no_grad`, too. Under autocast the function is evaluated as autocast says, and
-    the products are not rounded any further. Products are differentiable where autograd records.
+    It also works in inference mode and under `no_grad`. Autocast applies to the function, but not to the products.
+    Products are differentiable where autograd records.
 
     Arguments:
         function: maps (batch, *shape) to (batch, *image), differentiable.
@@ -29,7 +29,7 @@ class Jacobian:
         detach: whether the point counts as a constant. Otherwise gradients of products flow into it.
 
     Attributes:
-        point: (batch, *shape), where J is taken, without a graph.
+        point: (batch, *shape), the point, without a graph.
         value: (batch, *image), the function there, in the dtype of the point and without a graph.
     """
 
@@ -41,7 +41,7 @@ class Jacobian:
             self._at = point.detach() if detach else point
             self._value, self._pullback = torch.func.vjp(self._function, self._at)  # type: ignore[misc]
         else:
-            # Not the mode of `derivatives_allowed`: autocast is a part of the function.
+            # Not `derivatives_allowed`, which turns autocast off: autocast is part of the function.
             with torch.inference_mode(False), torch.enable_grad():
                 point = outside_inference(point)
                 self._at = point.detach().requires_grad_() if detach or not point.requires_grad else point
@@ -77,7 +77,7 @@ def field_jacobian(field: Field, t: Time, y: Tensor, detach: bool = True) -> Jac
     """The Jacobian of a field F(t, .) at states y.
 
     Arguments:
-        field: F(t, y), or F(y) if t is None. It has to treat each sample alone.
+        field: F(t, y), or F(y) if t is None. It must treat each sample alone.
         t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
         y: (batch, *shape).
         detach: as for `Jacobian`.

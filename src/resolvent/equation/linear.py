@@ -1,4 +1,4 @@
-"""Linear systems with A = I - tau F'(w): Newton's correction and the backward pass, as problems like any other."""
+"""Linear systems with A = I - tau F'(w), for Newton's correction and the backward pass, as `Problem`s."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_lin
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
-# What rounding may hide of a residual, in units of eps times its terms.
+# Rounding error of a residual, in units of eps times its terms.
 _ROUNDINGS = 2.0
 
 
@@ -23,7 +23,7 @@ class LinearProblem(Problem):
     Attributes:
         b: g, (batch, *shape).
         linearization: A at its point.
-        transposed: whether the system is that of A^T.
+        transposed: whether the system has A^T.
     """
 
     b: Tensor
@@ -45,7 +45,7 @@ class LinearProblem(Problem):
         return False
 
     def take(self, rows: Tensor) -> "LinearProblem":
-        raise AssertionError("the graph of one evaluation serves all samples, and cannot be restricted to some.")
+        raise AssertionError("all samples share the graph of one evaluation: it cannot be restricted to some.")
 
     def apply(self, v: Tensor) -> Tensor:
         """A v, or A^T v."""
@@ -57,7 +57,7 @@ class LinearProblem(Problem):
         return self.b - self.apply(w)
 
     def defect_by_matrix(self, w: Tensor) -> Tensor:
-        """The defect by a product with the dense matrix, which a direct method has at hand."""
+        """The defect by a product with the dense matrix, which a direct method has computed."""
         matrix = self.linearization.matrix().dense()
         product = (matrix.mT if self.transposed else matrix) @ flat(w)[:, :, None]
         return self.b - product.reshape(w.shape)
@@ -67,8 +67,8 @@ class LinearProblem(Problem):
         return divided_by_linear_part(r, problem.tau, problem.function.linear_part)
 
     def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
-        """The preconditioner for this system: the user's linear map M ~ A^{-1}, transposed if the system is, or the
-        division by 1 - tau c that the field's linear part gives for nothing and that is its own transpose."""
+        """The preconditioner for this system: the user's linear map M ~ A^{-1}, transposed if the system is; by default
+        the division by 1 - tau c of the field's linear part, which is its own transpose."""
         if preconditioner is None:
             return self.precondition
         return transpose(preconditioner, self.b) if self.transposed else preconditioner
@@ -93,7 +93,7 @@ class ErrorEquation:
         linearization: A at its point.
         r: (batch, *shape), the defect of w.
         transposed: whether the equation of w has A^T.
-        rounding: (batch,), the size of what rounding may have hidden of r.
+        rounding: (batch,), a bound for the rounding error of r.
     """
 
     linearization: Linearization
@@ -112,7 +112,7 @@ class ErrorEquation:
 
 
 def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> ErrorEquation:
-    """The equation of the error of w. Rounding may hide some eps (1 + |A|) |w| of its right-hand side."""
+    """The equation for the error of w. The rounding error of its right-hand side is about eps (1 + |A|) |w|."""
     w = w.detach()
     if isinstance(problem, LinearProblem):
         linearization, transposed = problem.linearization, problem.transposed

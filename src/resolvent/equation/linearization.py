@@ -13,22 +13,22 @@ from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.torch_func import transforming
 
-# How torch says that an operation has no second derivative.
+# Part of torch's error message when an operation has no second derivative.
 _NOT_TWICE = "is not implemented"
 
 
 class Linearization:
-    """A = I - tau F'(w) at a point w, matrix-free, with the matrix made once when asked for.
+    """A = I - tau F'(w) at a point w, matrix-free. The matrix is computed once, on request.
 
-    Outside of `torch.func` transforms one evaluation of F serves every product: its graph is kept and walked anew
-    (`retain_graph`), which costs one backward pass of F for A^T u and, by differentiating that pass, one more for A v.
-    Some operations cannot be differentiated twice, such as fused attention: then A v is a difference quotient.
+    Outside `torch.func` transforms all products share one evaluation of F, whose graph is kept (`retain_graph`). A^T u
+    costs one backward pass of F, and A v one more, by differentiating that pass. If an operation cannot be
+    differentiated twice, such as fused attention, A v is a difference quotient.
 
     Arguments:
-        problem: of which tau and F are read.
+        problem: provides tau and F.
         w: (batch, *shape), the point.
-        matrix: A, where it is known.
-        evaluation: F at w, where it was made before.
+        matrix: A, if it is known.
+        evaluation: F at w, if it was evaluated before.
 
     Attributes:
         work: counts products.
@@ -41,7 +41,7 @@ class Linearization:
         matrix: Matrix | None = None,
         evaluation: Evaluation | None = None,
     ) -> None:
-        # The right-hand side is another one for every system, and this one is not to be kept.
+        # Each system has its own right-hand side; that of the problem is not kept in memory.
         self.problem = replace(problem, b=problem.b.new_empty(0), last=None)
         self.work = problem.work
         self._matrix = matrix
@@ -71,7 +71,7 @@ class Linearization:
         tau = self.problem.tau
         if isinstance(tau, Tensor):
             return g - self.transposed_product(u)
-        # The peak of memory is inside this product: u is not to be there twice, once as tau u.
+        # Memory peaks in this product, so tau u is not stored beside u.
         pulled = self._pull_back(u)
         return torch.add(g - u, pulled, alpha=tau)
 
@@ -115,7 +115,7 @@ class Linearization:
         return (ahead - behind) / (2 * step)
 
     def release(self) -> Tensor:
-        """F(w) with its graph. What is kept from now on is the graph alone, neither the point nor F(w)."""
+        """Returns F(w) with its graph. From now on only the graph is kept, not the point or F(w)."""
         self._point = None
         return self.evaluation.release()
 
@@ -131,12 +131,11 @@ class Linearization:
 def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:
     """F(w) and A = I - tau F'(w) of every sample, in one evaluation.
 
-    For a rowwise function the batch is stacked n times and one backward pass gives all rows of the Jacobian at once, n
-    being the size of a single row where the function mixes several; otherwise there is a backward pass for each row.
-    For the few unknowns this is meant for, both are several times faster than `vmap(jacfwd(F))`, whose cost in eager
-    mode is its overhead.
+    For a rowwise function the batch is stacked n times, and one backward pass gives all rows of the Jacobian; n is the
+    size of a sample, or of a single row if the function mixes several. Otherwise each row takes one backward pass. For
+    few unknowns both are several times faster than `vmap(jacfwd(F))`, which is dominated by overhead in eager mode.
     """
-    if torch.is_grad_enabled():  # Only when the iterations themselves are differentiated: F attached, A constant.
+    if torch.is_grad_enabled():  # Only when unrolling the iterations: F attached, A constant.
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
     if transforming():
         linearization = Linearization(problem, w)

@@ -1,4 +1,4 @@
-"""The one loop: it steps, judges every sample, freezes the finished ones and lets them drop out of the batch."""
+"""The solver loop: steps all samples, checks convergence, freezes finished samples and drops them from the batch."""
 
 import dataclasses
 from typing import Any
@@ -20,15 +20,16 @@ from resolvent.equation.torch_func import all_true, any_true, transforming
 _STEPS_BEFORE_STALLING = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
 _MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
-# On a device it is asked at most checks whether all samples converged, and every so often whether some gave up.
+# On a GPU, a check tests whether all samples converged; every fourth step it tests whether all are finished instead.
 _RARELY = 4
-# Far from home: the accuracy of the estimated error and the most steps for it, and the largest error beside the value.
+# For iterates far from the start: the accuracy of the error estimate, its most steps, and the largest accepted error
+# relative to the value.
 _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
-# Up to so many unknowns the error follows from the singular values of A.
+# Up to this many unknowns the error is computed from the singular values of A.
 _MOST_DENSE_UNKNOWNS = 64
-# The residual that rounding leaves in a linear system is about so many roundings of its terms.
+# Rounding leaves a residual of about this many roundings of the terms of a linear system.
 _ROUNDINGS = 4.0
-# How often a residual that was followed by a recurrence may turn out wrong before the sample counts as stalled.
+# How often a residual computed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
 
@@ -63,19 +64,19 @@ def iterate(
     natural: Tensor | None = None,
     confirmations: int = _CONFIRMATIONS,
 ) -> tuple[Progress, State | None]:
-    """Runs one solver from w on the `active` samples, (batch,); the rest stay as they are.
+    """Runs one solver from w on the `active` samples, (batch,); the others do not change.
 
-    A large batch is compacted to its unfinished samples whenever they are no more than half of it.
+    A large batch is compacted to its unfinished samples when at most half of it is unfinished.
 
     Arguments:
-        rtol: (batch,), for a rough inner solve. It replaces the tolerance sample by sample, and residuals that come
-            from a recurrence are believed.
-        before: what the solver learned in an earlier solve.
-        natural: that of the attempt before this one, see `Progress`.
-        confirmations: how often residuals that come from a recurrence are measured.
+        rtol: (batch,), for a rough inner solve. Replaces the tolerance of each sample; residuals computed by a
+            recurrence are then not verified.
+        before: the final state of an earlier solve, to resume from.
+        natural: `Progress.natural` of the previous attempt.
+        confirmations: how often residuals computed by a recurrence are verified.
 
     Returns:
-        What is known of every sample, and the last state, if it is one of the whole batch.
+        The progress of every sample, and the last state, or None if the batch was compacted.
     """
     solver = attempt.solver
     convergence = Convergence(problem, solver, stopping, rtol)
@@ -120,7 +121,7 @@ def iterate(
 
 
 def _may_compact(problem: Problem, w: Tensor) -> bool:
-    """Whether the batch is large enough for finished samples to be left out, and F allows for it."""
+    """Whether the batch is large enough to drop finished samples, and F allows it."""
     enough = _MIN_SIZE_TO_COMPACT if w.device.type == "cpu" else _MIN_SIZE_TO_COMPACT_ON_DEVICE
     return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
 
@@ -134,11 +135,12 @@ def _second_opinion(
     first: Tensor,
     matrix: Matrix | None,
 ) -> None:
-    """Corrects what the tolerance alone got wrong: linear systems at rounding, and iterates far from home.
+    """Corrects statuses that the tolerance alone gets wrong: linear systems at rounding, and iterates far from the
+    start.
 
     Arguments:
-        w, first: where the solve began, and the residuals there.
-        matrix: A at the value, where the solver has it.
+        w, first: the start of the solve, and the residuals there.
+        matrix: A at the value, if the solver has it.
     """
     if isinstance(problem, LinearProblem) and not progress.all_converged:
         _accept_rounding(problem, progress)
@@ -151,7 +153,7 @@ def _second_opinion(
 
 
 def _error(problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None) -> Tensor:
-    """(batch,), the error that follows from the residual, for the samples `far` from home."""
+    """(batch,), the error that follows from the residual, for the samples `far` from the start."""
     assert isinstance(problem, NonlinearProblem | LinearProblem)
     if matrix is not None and not transforming():
         rows = far.nonzero().squeeze(1)
@@ -163,8 +165,7 @@ def _error(problem: Problem, solver: Solver, progress: Progress, far: Tensor, ma
 
 
 def _send_home(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, first: Tensor) -> None:
-    """Samples that are `lost` far from home have diverged, and are put back to where they began: at w, with the
-    residuals `first`."""
+    """Marks the samples `lost` as diverged and resets them to the start: w, with the residuals `first`."""
     progress.value = select(~lost, progress.value, w)
     progress.residual = torch.where(lost, first, progress.residual)
     reason = Status.BREAKDOWN if problem.linear else Status.DIVERGED
@@ -173,11 +174,11 @@ def _send_home(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, fi
 
 
 def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
-    """|A^{-1} r| and |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
+    """|A^{-1} r| plus |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
 
-    The solution of the first is made up of the directions that A^{-1} enlarges most. So is that of the transposed
-    system with this solution as its right-hand side, whose length tells by how much. In the backward pass the system
-    itself is solved a second time: F may not be differentiable twice.
+    The solution of the first consists mostly of the directions that A^{-1} amplifies most. It is the right-hand side of
+    the second, transposed system, and the length of that solution estimates |A^{-1}|. In the backward pass the second
+    system is not transposed: F may not be differentiable twice.
     """
     first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
     d, known = _roughly(first, solver)
@@ -189,7 +190,7 @@ def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
 
 
 def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
-    """The solution of a linear system to a tenth, and (batch,) whether it was found."""
+    """The solution of a linear system to a relative residual of 0.1, and (batch,) whether it was found."""
     attempt = solver.linear_plan(system).attempts(system)[-1]
     tolerance = torch.full_like(rms(system.b), _ROUGHLY)
     found, _ = iterate(system, attempt, Stopping(max_steps=_MOST_STEPS), torch.zeros_like(system.b), rtol=tolerance)
@@ -197,7 +198,7 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
-    """With no absolute tolerance, a residual may be so small that its square underflows: then it is measured anew."""
+    """Measures residuals again whose squares may underflow, which can happen with no absolute tolerance."""
     kind = torch.finfo(progress.residual.dtype)
     tiny = progress.residual <= (kind.tiny / kind.eps) ** 0.5
     if not any_true(tiny):
@@ -213,13 +214,14 @@ def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress
 
 
 def _scaled_rms(x: Tensor) -> Tensor:
-    """The root mean square of each sample with no squares that underflow."""
+    """The root mean square of each sample, scaled so that squares do not underflow."""
     largest = flat(x).abs().amax(1)
     return largest * rms(x / per_sample(torch.where(largest == 0, 1.0, largest), x))
 
 
 def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
-    """No method gets below the rounding of the terms, eps (|A| |u| + |g|): whoever stopped there has converged."""
+    """Marks samples as converged that stopped at the rounding of the terms, eps (|A| |u| + |g|), which no method can
+    go below."""
     floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
     stopped = (progress.status == Status.STALLED.value) | (progress.status == Status.MAX_STEPS.value)
     progress.status = torch.where(stopped & (progress.residual <= floor), Status.CONVERGED.value, progress.status)
@@ -234,7 +236,7 @@ def _confirm(
     progress: Progress,
     confirmations: int,
 ) -> None:
-    """Measures the residuals that a recurrence only promised, and goes on from there where they were too good."""
+    """Measures residuals that came from a recurrence, and continues the solve where they were too small."""
     progress.residual = rms(problem.defect(progress.value))
     promised = progress.status == Status.CONVERGED
     convergence.measure(progress, progress.value)
@@ -257,7 +259,7 @@ def _confirm(
 
 
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
-    """Runs a plan: every attempt takes the samples that the ones before it did not solve."""
+    """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
     attempts = plan.attempts(problem)
     done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
     index, used = torch.zeros_like(done.steps), 1
@@ -286,7 +288,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
 
 
 def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done: Progress, unsolved: Tensor) -> bool:
-    """Tries another solver on the unsolved samples, on them alone where F allows for it; whether it solved them all."""
+    """Runs another solver on the unsolved samples, on them alone if F allows it. Returns whether it solved them all."""
     if problem.rowwise and not (transforming() or torch.is_grad_enabled()):
         rows = unsolved.nonzero().squeeze(1)
         natural = None if done.natural is None else done.natural[rows]
@@ -305,14 +307,14 @@ def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done
 
 
 def _refuse_overflow(progress: Progress) -> bool:
-    """Whether all values fit into float16, in which they are returned; those that do not are not finite."""
+    """Whether all values fit into float16, the dtype of the result; marks the others as not finite."""
     fits = flat(progress.value.abs() <= torch.finfo(torch.float16).max).all(1)
     progress.status = torch.where(fits, progress.status, Status.NON_FINITE.value)
     return all_true(fits)
 
 
 def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:
-    """The state to resume from, if it is one of this solver and of a batch like this one."""
+    """The state to resume from, if it has the same solver type and a batch of the same shape, dtype and device."""
     if reuse is None or reuse.state is None or transforming() or type(reuse.solvers[0]) is not type(solver):
         return None
     old = reuse.state.w

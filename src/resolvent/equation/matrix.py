@@ -1,4 +1,4 @@
-"""The matrices A = I - tau F'(w) of the samples of a batch, and how systems with them are solved."""
+"""The matrices A = I - tau F'(w) of a batch, and solves with them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.equation.norms import flat
 from resolvent.equation.torch_func import transforming
 
-# Up to so many unknowns LU factors take fewer operations than the triangular form of several layers.
+# Up to this many unknowns LU factors take fewer operations than the block triangular form.
 _MOST_FOR_LU = 24
 
 
@@ -31,21 +31,21 @@ class Matrix(ABC):
 
     @abstractmethod
     def take(self, rows: Tensor) -> "Matrix":
-        """Those of the samples `rows`."""
+        """The matrices of the samples `rows`."""
 
     @abstractmethod
     def where(self, chosen: Tensor, other: "Matrix") -> "Matrix":
-        """Those of the chosen samples (batch,), and the `other` ones for the rest."""
+        """The matrices of the `chosen` samples (batch,), and those of `other` for the rest."""
 
 
 @dataclass(frozen=True)
 class Dense(Matrix):
-    """A with no structure: solved by LU factors, which are made once for all transposed systems."""
+    """A with no structure, solved by LU. Transposed systems share one factorization."""
 
     entries: Tensor
 
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        if not transposed:  # Newton's method solves with every matrix once.
+        if not transposed:  # Newton's method uses every matrix once, so its factors are not kept.
             found, info = torch.linalg.solve_ex(self.entries, flat(r))
             return found.reshape(r.shape), info == 0
         factors, pivots, usable = self.factors
@@ -62,24 +62,24 @@ class Dense(Matrix):
 
     @cached_property
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """LU factors, pivots, and (batch,) whether no pivot vanished."""
+        """LU factors, pivots, and (batch,) whether all pivots are nonzero."""
         factors, pivots, info = torch.linalg.lu_factor_ex(self.entries)
         return factors, pivots, info == 0
 
 
 @dataclass(frozen=True)
 class BlockTriangular(Matrix):
-    """A = I - tau M F' of several layers at once, where layer i depends on the layers j <= i alone:
+    """A = I - tau M F' of several layers, where layer i depends only on the layers j <= i:
 
         A_ii = I - tau m_ii J_i,      A_ij = -tau m_ij J_j    (j < i).
 
-    Multiplied by the inverses of its small diagonal blocks it becomes unit lower triangular, and a triangular solve
-    replaces the LU factors of the whole.
+    Multiplying by the inverses of the small diagonal blocks makes it unit lower triangular, so a triangular solve
+    replaces an LU factorization of the whole matrix.
 
     Attributes:
         mix: M, (layers, layers), lower triangular.
         blocks: J, (batch, layers, k, k).
-        tau: a number, a 0-d tensor, or one for each sample, (batch, 1, 1, 1, 1).
+        tau: a number, a 0-d tensor, or one per sample, (batch, 1, 1, 1, 1).
     """
 
     mix: Tensor
@@ -142,7 +142,7 @@ def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: boo
     column = flat(r)[:, :, None]
     if not transforming():
         return torch.linalg.lu_solve(factors, pivots, column, adjoint=transposed).reshape(r.shape)
-    # torch's lu_solve is wrong in a vmap over the columns inside of a vmap over the factors.
+    # torch's lu_solve is wrong in a vmap over the columns inside a vmap over the factors.
     permutation, lower, upper = torch.lu_unpack(factors, pivots)
     triangular = torch.linalg.solve_triangular
     if transposed:

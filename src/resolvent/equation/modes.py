@@ -1,4 +1,4 @@
-"""The modes of PyTorch a function may be called in: inference mode, autocast, `torch.func` transforms."""
+"""PyTorch modes a function may be called in: inference mode, autocast, `torch.func` transforms."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ Call = Callable[[Tensor], Tensor]
 def derivatives_allowed(device: torch.device) -> Iterator[None]:
     """Leaves inference mode, where autograd records nothing, and autocast, which would round the algebra.
 
-    Whether autograd records stays as it was.
+    Does not change whether autograd records.
     """
     with outside_inference_mode(), full_precision(device):
         yield
@@ -28,8 +28,8 @@ def derivatives_allowed(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def outside_inference_mode(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Leaves inference mode, where `torch.func` sees no derivatives in some releases of torch, with copies of the
-    tensors that were made in it. Whether autograd records stays as it was."""
+    """Leaves inference mode and yields copies of tensors that were made in it. In inference mode `torch.func` loses
+    derivatives in some releases of torch. Does not change whether autograd records."""
     if not torch.is_inference_mode_enabled():
         yield tensors
         return
@@ -41,8 +41,8 @@ C = TypeVar("C", bound=Call)
 
 
 def without_inference_tensors(function: C) -> C:
-    """The function with copies of the inference tensors that it closes over, such as the weights of a module that was
-    made in inference mode: autograd refuses to save them. To be called outside inference mode.
+    """The function with copies of the inference tensors it closes over, such as the weights of a module made in
+    inference mode: autograd refuses to save them. Call it outside inference mode.
     """
     if isinstance(function, Function):
         copy = function.outside_inference()
@@ -51,7 +51,7 @@ def without_inference_tensors(function: C) -> C:
 
 
 def _retrying(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function of x and conditions; inference tensors are looked for only when it has failed because of them."""
+    """The function of x and conditions. Searches for inference tensors only after a call has failed."""
     bound: list[Call] = []
 
     def call(x: Tensor, *conditions: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ def _retrying(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         try:
             return function(x, *conditions)
         except RuntimeError as error:
-            # torch says it in several ways; hence the tensors are asked, not the message.
+            # torch has several messages for this, so the tensors are checked, not the message.
             if isinstance(error, ResolventError):
                 raise
             closed = ClosedOver(lambda w: function(w, *conditions), x.detach())
             if not any(tensor.is_inference() for tensor in closed.tensors):
                 raise
         found = closed.bind([outside_inference(tensor) for tensor in closed.tensors])
-        if not conditions:  # The next call may come with other ones.
+        if not conditions:  # The next call may have other conditions.
             bound.append(found)
         return found(x)
 
@@ -81,7 +81,7 @@ def refuse_transforms(name: str) -> None:
 
 
 def as_number(value: Tensor, name: str) -> float:
-    """The value as a Python number; raises inside vmap if it is another one for each copy."""
+    """The value as a Python number. Raises inside vmap if the value differs between copies."""
     try:
         return float(value)
     except RuntimeError as error:

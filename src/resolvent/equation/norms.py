@@ -1,4 +1,4 @@
-"""Norms, products and shapes of samples: every function treats each row of a batch (batch, *shape) alone."""
+"""Norms, products and shapes per sample: every function treats each row of a batch (batch, *shape) alone."""
 
 import math
 
@@ -39,7 +39,7 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """`yes` for the samples (batch,) that are chosen, else `no`.
 
-    Mostly all samples agree. Where it is cheaper to test that than to copy them, one of the two is returned.
+    Usually all samples agree. If testing that is cheaper than a copy, one of the two is returned without copying.
     """
     if yes.numel() >= _MIN_SIZE_TO_TEST and yes.device.type == "cpu" and not transforming():
         if bool(chosen.all()):
@@ -57,8 +57,8 @@ def power_of_two(x: Tensor) -> Tensor:
 
 
 def unpatterned(like: Tensor) -> Tensor:
-    """A fixed vector (1, *shape) of unit root mean square that no structure of a state or a matrix is likely to favour:
-    the cosines of equidistributed phases."""
+    """A fixed vector (1, *shape) of unit root mean square, the cosines of equidistributed phases: no structure of a
+    state or a matrix is likely to favour it."""
     shape = like.shape[1:]
     phases = torch.arange(shape.numel(), dtype=torch.float64, device=like.device) * 2.399963229728653
     return (2**0.5 * phases.cos()).to(like.dtype).reshape(1, *shape)

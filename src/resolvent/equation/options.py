@@ -1,4 +1,4 @@
-"""The choices that all solves of a pass share."""
+"""`SolveOptions`: the options that all solves of a pass share."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a network an equation stands, for messages.
+    """The position of an equation in a network, for messages.
 
     Attributes:
-        layer, count: the number of the layer, from 0, and how many there are.
+        layer, count: the number of the layer, from 0, and the number of layers.
         t: the time at its start.
-        last: the number of the last layer, where several are solved for together.
+        last: the number of the last layer, if several are solved together.
     """
 
     layer: int
@@ -41,14 +41,14 @@ class Place:
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """How an equation is solved, differentiated, and what happens where that fails.
+    """How an equation is solved and differentiated, and what happens on failure.
 
     Attributes:
         solver: a solver, or a plan of several.
         stopping: the tolerance.
         adjoint: an `Adjoint`.
         on_failure: "raise", "warn", "ignore", or a `Mask`.
-        place: where the equation stands, for messages; None where it stands alone.
+        place: the position in a network, for messages; None outside a network.
         observe: called with the `Solution` of every solve, forward and backward.
     """
 
@@ -62,7 +62,7 @@ class SolveOptions:
     def tightened(self, amplification: float, b: Tensor) -> "SolveOptions":
         """The options for a stage whose error the step multiplies by `amplification`.
 
-        What the user asks for then holds for the equation of the step, not only for the one inside it.
+        The user's tolerance then holds for the equation of the step, not only for that of the stage.
         """
         if amplification <= 1:
             return self
@@ -71,14 +71,14 @@ class SolveOptions:
 
 
 def precision_of(b: Tensor) -> torch.dtype:
-    """What F computes in for arguments like b: the dtype of autocast where it is on. It leaves float64 alone."""
+    """The dtype F computes in for arguments like b: that of autocast if it is on. Autocast does not change float64."""
     if torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64:
         return torch.get_autocast_dtype(b.device.type)
     return b.dtype
 
 
 def expect(value: T | None, kind: type[T], default: T, name: str, example: str) -> T:
-    """The value, or the default where it is None; refuses what is of another kind."""
+    """The value, or the default if it is None. Raises if the value is of another kind."""
     if value is None:
         return default
     if not isinstance(value, kind):

@@ -19,9 +19,9 @@ class Problem(ABC):
     """Find w with w = b + tau F(w), for every sample of a batch.
 
     Attributes:
-        b: (batch, *shape), in at least single precision: solver states and residuals are kept in it even where F
-            runs in half precision.
-        precision: what F computes in, which bounds the residual that can be asked for.
+        b: (batch, *shape), in at least single precision. Solver states and residuals have its dtype even if F runs in
+            half precision.
+        precision: the dtype F computes in, which limits the residual that can be reached.
         work: counts evaluations of F and products with its derivative.
     """
 
@@ -52,7 +52,7 @@ class Problem(ABC):
 
     @abstractmethod
     def precondition(self, r: Tensor) -> Tensor:
-        """r / (1 - tau c), where F(w) = c w + N(w) declares its linear part, else r itself.
+        """r / (1 - tau c) if F(w) = c w + N(w) declares its linear part, else r itself.
 
         The fixed-point step w + precondition(defect(w)) is then the linearly implicit one,
         (b + tau N(w)) / (1 - tau c).
@@ -66,9 +66,9 @@ class NonlinearProblem(Problem):
     Attributes:
         function: F.
         tau: a number, or a tensor that multiplies (batch, *shape).
-        argument_dtype: what F is called with.
-        autocast: the dtype that autocast gives F; None where it is off. The solvers never run under autocast.
-        last: keeps the graph of the last evaluation, where one is given.
+        argument_dtype: the dtype of the argument of F.
+        autocast: the autocast dtype for F; None if autocast is off. The solvers never run under autocast.
+        last: keeps the graph of the last evaluation; None keeps none.
     """
 
     function: Function
@@ -88,7 +88,7 @@ class NonlinearProblem(Problem):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether b or tau does."""
+        """Whether b or tau requires a gradient."""
         return self.b.requires_grad or (isinstance(self.tau, Tensor) and self.tau.requires_grad)
 
     def detach(self) -> "NonlinearProblem":
@@ -102,7 +102,7 @@ class NonlinearProblem(Problem):
     def evaluate(self, w: Tensor) -> Tensor:
         """F(w), in the dtype of w.
 
-        Where the last evaluation is to be kept, its graph is, and the value comes without one.
+        If `last` is given, it keeps the graph, and the returned value has none.
         """
         if self.last is None or torch.is_grad_enabled() or transforming():
             return self.call(w, self.function)
@@ -127,11 +127,11 @@ class NonlinearProblem(Problem):
         return y if isinstance(y, Tensor) and y.shape == w.shape and y.dtype == w.dtype else self._checked(y, w)
 
     def _checked(self, y: object, w: Tensor) -> Tensor:
-        """The value of F in the dtype of w, if it is what F may return."""
+        """The value of F in the dtype of w. Raises if its type, shape or dtype is wrong."""
         if not isinstance(y, Tensor) or y.shape != w.shape:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
-        # Under autocast every operation has a dtype of its own, and the last one decides.
+        # Under autocast the dtype depends on the last operation of F.
         if y.dtype != self.argument_dtype and not (self.autocast is not None and y.is_floating_point()):
             raise ValueError(
                 f"F must keep the dtype of its argument: it took {self.argument_dtype} and gave {y.dtype}. "
@@ -153,8 +153,7 @@ class NonlinearProblem(Problem):
 
 
 def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | None) -> Tensor:
-    """r / (1 - tau c); r itself where there is no c, or beyond the pole tau c = 1, where the division would point the
-    wrong way."""
+    """r / (1 - tau c); r itself if c is None, or beyond the pole tau c = 1, where the division would flip the sign."""
     if c is None:
         return r
     product = tau * c
@@ -164,7 +163,7 @@ def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | N
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Turns autocast off, where it is on: residuals and solver states are not to be rounded to half precision."""
+    """Turns autocast off: residuals and solver states must not be rounded to half precision."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

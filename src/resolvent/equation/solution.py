@@ -1,4 +1,4 @@
-"""What a solve gives back."""
+"""`Solution`, the result of a solve, and `Status`, how each sample ended."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -41,7 +41,7 @@ _MEANING = {
 
 @dataclass
 class Work:
-    """How often F was called, and its derivative applied. A call counts once, however many samples it has."""
+    """Counts calls of F and products with its derivative. A call of a whole batch counts once."""
 
     evaluations: int = 0
     vjps: int = 0
@@ -53,18 +53,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Solution:
-    """The outcome of a solve, sample by sample.
+    """The result of a solve, per sample.
 
     Attributes:
-        value: (batch, *shape), the solution; where a sample failed, the iterate with its smallest residual.
-        status: (batch,) of `Status` codes.
+        value: (batch, *shape), the solution; for a failed sample, the iterate with its smallest residual.
+        status: (batch,), `Status` codes.
         residual: (batch,), root mean square of w - b - tau F(w).
-        steps: (batch,), steps this sample took.
-        solver_index: (batch,), index into `solvers` of the one that had the sample last.
-        solvers: the solvers that were tried, in order; more than one only where a fallback was needed.
-        evaluations, vjps, jvps: calls of F, and of products with its transposed and its plain Jacobian.
-        all_converged: whether all samples did; known without another wait for the device.
-        matrix: I - tau F'(value), where the solver had it at hand.
+        steps: (batch,), steps of each sample.
+        solver_index: (batch,), index into `solvers` of the last solver that ran on the sample.
+        solvers: the solvers that were tried, in order; more than one only if a fallback was needed.
+        evaluations, vjps, jvps: calls of F, and products with its transposed and its plain Jacobian.
+        all_converged: whether all samples converged; reading it does not wait for the device.
+        matrix: I - tau F'(value), if the solver computed it.
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
     """
 
@@ -109,8 +109,8 @@ class Solution:
 
 
 def joined(group: Solution, good: Tensor, value: Tensor | None, bad: Tensor, own: Solution, first: bool) -> Solution:
-    """The solution of one layer, of which the samples `good` were solved for in a `group` of layers, with the value
-    given, and the samples `bad` on their `own`. The steps of the group count in its first layer."""
+    """The solution of one layer whose samples `good` were solved in a `group` of layers, with the given value, and
+    whose samples `bad` were solved on their `own`. The steps of the group count in its first layer."""
     order = torch.cat([good, bad]).argsort()
 
     def merge(quick: Tensor, slow: Tensor) -> Tensor:

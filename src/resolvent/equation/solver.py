@@ -1,4 +1,4 @@
-"""What a solver is: settings, a first state, and a step. The loop is not its business."""
+"""The solver interface: settings, a first state, and a step. The loop is in `resolvent.equation.loop`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from resolvent.equation.problem import Problem
 
 @dataclass(kw_only=True)
 class State:
-    """Where a solver stands; solvers add what they need. Every tensor has a row per sample.
+    """The state of a solver; subclasses add what they need. Every tensor has one row per sample.
 
     Attributes:
         w: (batch, *shape), the iterate.
         norm: (batch,), the root mean square of its defect.
-        broken: (batch,), samples whose method cannot go on; None where that cannot happen.
-        matrix: I - tau F'(w), where the solver has it.
-        floor: (batch,), the residual that the rounding of the equation's terms leaves, where the solver knows it. No
-            method gets below it, and none is asked to.
+        broken: mask (batch,) of samples on which the method cannot continue; None if that cannot happen.
+        matrix: I - tau F'(w), if the solver has it.
+        floor: (batch,), the residual that the rounding of the equation's terms leaves, if the solver computes it. No
+            method can go below it, so it counts as converged.
     """
 
     w: Tensor
@@ -31,7 +31,7 @@ class State:
 
 
 class Attempt(NamedTuple):
-    """One entry of a plan: a solver, and its most steps where they are not its own default."""
+    """One entry of a plan: a solver and its step limit; None takes the solver's default."""
 
     solver: "Solver"
     max_steps: int | None = None
@@ -42,31 +42,31 @@ class Plan(ABC):
 
     @abstractmethod
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        """The solvers to try in order, each on the samples that the ones before it left unsolved."""
+        """The solvers to try in order, each on the samples that the earlier ones left unsolved."""
 
     @abstractmethod
     def linear_plan(self, problem: Problem) -> "Plan":
-        """What to solve the linear system of the backward pass with, when the user leaves it open."""
+        """The plan for the linear system of the backward pass, if the user does not choose one."""
 
 
 class Solver(Plan):
     """A method for w = b + tau F(w): an immutable record of settings that steps all samples at once.
 
-    To write one, derive a frozen dataclass and give it `init` and `step`. The loop judges convergence, freezes
-    finished samples and counts steps; a step has to leave the samples outside `running` where they are.
+    To write one, derive a frozen dataclass with `init` and `step`. The loop checks convergence, freezes finished
+    samples and counts steps. A step must not move the samples outside `running`.
     """
 
     max_steps: ClassVar[int] = 100
-    """Steps after which a sample is given up, unless `Stopping` says otherwise."""
+    """The most steps of a sample, unless `Stopping` sets another limit."""
 
     estimates: ClassVar[bool] = False
-    """Whether `State.norm` follows from a recurrence, and has to be confirmed before it is believed."""
+    """Whether `State.norm` comes from a recurrence, so that the loop must verify it."""
 
     monotone: ClassVar[bool] = False
     """Whether `State.norm` never grows, so that the last iterate is the best one."""
 
     learns: ClassVar[bool] = False
-    """Whether `resume` makes use of an earlier state, which is then kept with the solution."""
+    """Whether `resume` uses an earlier state. The solution then keeps the last state."""
 
     patience: ClassVar[int] = 0
     """Steps without progress that are normal for the method; `Stopping` may allow more."""
@@ -83,7 +83,7 @@ class Solver(Plan):
         """The state after one more step of the samples that are `running`, (batch,)."""
 
     def resume(self, problem: Any, w: Tensor, before: Any) -> Any:
-        """The state at w, with what was learned in the solve of a similar problem that ended in the state `before`."""
+        """The state at w, reusing what the solve of a similar problem, which ended in the state `before`, learned."""
         return self.init(problem, w)
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:

@@ -1,4 +1,4 @@
-"""When a solve ends: at a tolerance, or after a fixed number of steps."""
+"""Stopping rules: a tolerance, or a fixed number of steps."""
 
 import dataclasses
 import math
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 import torch
 
-# Residuals cannot be driven below the rounding of one evaluation of F; these leave it some room.
+# Default tolerances, somewhat above the rounding of one evaluation of F, which residuals cannot go below.
 _RTOL = {torch.float64: 1e-9, torch.float32: 1e-6, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
 _ATOL = {torch.float64: 1e-10, torch.float32: 1e-7, torch.float16: 1e-4, torch.bfloat16: 1e-3}
-# On a device most solves take so few steps that one step too many costs more than the checks that save it.
+# On a GPU: check before each of the first steps, where a needless step costs more than a check, then before every
+# fourth.
 _FIRST_CHECKS, _RARE_CHECKS = 8, 4
-# A residual cannot be asked to fall below the rounding of its terms, however much a step enlarges it.
+# A tightened rtol is at least this many roundings: a residual cannot fall below the rounding of its terms.
 _ROUNDING = 4.0
 
 
 class StoppingRule(ABC):
-    """Says when a sample has converged, and when a solve ends.
+    """Decides when a sample has converged, and when a solve ends.
 
     A sample has converged when |w - b - tau F(w)| <= atol + rtol * max(|b|, |w|), where |.| is a root mean square. See
     `Stopping`.
@@ -39,11 +40,12 @@ class StoppingRule(ABC):
 
     @abstractmethod
     def checks(self, device: torch.device) -> Callable[[int], bool]:
-        """Whether to check, before a step of this number, if all samples are done. A check waits for the device."""
+        """A function of the step number: whether to check before that step if all samples are done. A check waits for
+        the device."""
 
     @abstractmethod
     def for_backward(self) -> "StoppingRule":
-        """What the linear solve of the backward pass inherits."""
+        """The rule for the linear solve of the backward pass."""
 
     def relative(self, precision: torch.dtype) -> float:
         return _RTOL[precision] if self.rtol is None else self.rtol
@@ -52,7 +54,7 @@ class StoppingRule(ABC):
         return _ATOL[precision] if self.atol is None else self.atol
 
     def tightened(self, amplification: float, precision: torch.dtype) -> "StoppingRule":
-        """The tolerance for an equation whose error is multiplied by `amplification` later: that much tighter."""
+        """The rule for an equation whose error is later multiplied by `amplification`: tighter by that factor."""
         if amplification <= 1:
             return self
         rtol, atol = self.relative(precision), self.absolute(precision)
@@ -63,29 +65,29 @@ class StoppingRule(ABC):
 
 @dataclass(frozen=True)
 class Stopping(StoppingRule):
-    """Judges each sample alone: it has converged when
+    """Tests each sample alone. It has converged when
 
         |w - b - tau F(w)| <= atol + rtol * max(|b|, |w|),
 
-    where |.| is the root mean square over the components of one sample (so that a tolerance means the same for a
-    vector of two and for an image). It is a norm, never its square, of the equation's own residual.
+    where |.| is the root mean square over the components of one sample, so that a tolerance means the same for a vector
+    of two and for an image. It is the norm, not its square, of the residual of the equation itself.
 
-    The scale includes |w| because rounding alone leaves a residual of that relative size. An iterate that has run away
-    to many times the size of everything the solve began with does not converge by its size: its error has to be small,
-    too (see docs/did-not-converge.md). The linear solve of the backward pass, whose right-hand side has no natural
-    unit, is judged by rtol alone, and by its backward error where rounding does not allow more.
+    The scale includes |w| because rounding alone leaves a residual of that relative size. An iterate many times larger
+    than the start of the solve must also have a small error (see docs/did-not-converge.md). The linear solve of the
+    backward pass uses rtol alone, since its right-hand side has no natural unit, and its backward error where rounding
+    limits the accuracy.
 
     Arguments:
         rtol: relative tolerance; None takes 1e-9 in float64, 1e-6 in float32, 2.5e-3 in float16, 2e-2 in bfloat16
-            (of the precision F is evaluated in).
+            (the precision in which F is evaluated).
         atol: absolute tolerance; None takes 1e-10, 1e-7, 1e-4, 1e-3.
-        max_steps: steps after which a sample is given up; None takes the solver's own default.
+        max_steps: the most steps of a sample; None takes the solver's own default.
         patience: steps without the residual falling by at least a thousandth after which a sample counts as stalled;
             the first four are not counted.
         divergence: growth over the first residual at which a sample counts as diverged.
-        check_every: steps between two checks whether all samples are done. A check waits for the device, so None
-            checks before every step on the CPU and elsewhere before each of the first few, then before every fourth.
-            It changes no result: finished samples do not move.
+        check_every: steps between two checks whether all samples are done. A check waits for the device. None checks
+            before every step on the CPU, and elsewhere before each of the first few, then before every fourth. It
+            changes no result: finished samples do not move.
     """
 
     rtol: float | None = None
@@ -125,16 +127,16 @@ class Stopping(StoppingRule):
 
 @dataclass(frozen=True)
 class FixedSteps(StoppingRule):
-    """Makes a fixed number of steps, whatever happens: nothing waits for the device, so that a pass can be captured as
-    a CUDA graph or exported.
+    """Makes a fixed number of steps and never waits for the device, so that a pass can be captured as a CUDA graph or
+    exported.
 
     The solution is the last iterate, with no fallback. Such a solve cannot report failure, so it accepts only
     on_failure="ignore"; the statuses of the solution say which samples converged. The backward solve makes as many
     steps.
 
     Arguments:
-        steps: how many.
-        rtol, atol: the tolerances that the statuses are judged by, see `Stopping`.
+        steps: the number of steps.
+        rtol, atol: the tolerances for the statuses, see `Stopping`.
     """
 
     steps: int

@@ -1,9 +1,8 @@
-"""What lets a solve, a loop that decides by the data, live inside the transforms of `torch.func`.
+"""Support for `torch.func` transforms around a solve, which is a loop with data-dependent decisions.
 
-Two things stand in the way there. A decision such as "is any sample still running?" has one answer for each copy of
-a vmapped function, so `whole` gathers all copies into an ordinary tensor. And a custom `autograd.Function` sees the
-tensors of another level of nesting than the ones that F closed over, so `ClosedOver` finds those tensors and passes
-them through the Function as arguments.
+There are two problems. A decision such as "is any sample still running?" has one answer per copy of a vmapped function,
+so `whole` gathers all copies into an ordinary tensor. A custom `autograd.Function` sees tensors of another level of
+nesting than those F closed over, so `ClosedOver` finds these tensors and passes them to the Function as arguments.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ def forward_mode() -> bool:
 
 
 def outside_inference(x: Any) -> Any:
-    """A copy of a tensor that was made in inference mode, which autograd refuses to save; anything else as it is."""
+    """A copy of a tensor made in inference mode, which autograd refuses to save; anything else unchanged."""
     return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 
@@ -57,7 +56,7 @@ class _Whole(torch.autograd.Function):
 
 
 def whole(x: Tensor) -> Tensor:
-    """`x` over all copies of a vmapped function, as a tensor that no longer is one per copy."""
+    """`x` of all copies of a vmapped function, as one ordinary tensor."""
     if not transforming():
         return x
     gathered: Tensor = _Whole.apply(x.detach())
@@ -75,7 +74,7 @@ def all_true(x: Tensor) -> bool:
 
 
 class _Record(TorchFunctionMode):
-    """Notes every tensor that enters an operation without having come out of one."""
+    """Records every tensor that enters an operation but is not the result of one."""
 
     def __init__(self, argument: Tensor) -> None:
         super().__init__()
@@ -87,13 +86,13 @@ class _Record(TorchFunctionMode):
             if isinstance(leaf, Tensor) and id(leaf) not in self.made:
                 self.found[id(leaf)] = leaf
         result = func(*args, **(kwargs or {}))
-        # Holding on to what was made keeps its id from being given to another tensor.
+        # Keeps the results alive, so that their ids are not reused.
         self.made.update({id(leaf): leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)})
         return result
 
 
 class _Substitute(TorchFunctionMode):
-    """Replaces tensors by others wherever they enter an operation, and notes which ones did."""
+    """Replaces tensors wherever they enter an operation, and records which ones it replaced."""
 
     def __init__(self, replacements: dict[int, Tensor]) -> None:
         super().__init__()
@@ -112,13 +111,13 @@ class _Substitute(TorchFunctionMode):
 
 
 class ClosedOver:
-    """The tensors that `function` uses beside its argument, found by running it at `argument`.
+    """The tensors that `function` uses besides its argument, found by running it at `argument`.
 
-    It is run twice. What is the same tensor both times was there before; what is not was made on the way, by something
-    that cannot be watched such as a custom autograd function, and is made again whenever the function is called.
+    It runs twice. A tensor that appears both times existed before. Any other was created during the call, by something
+    that cannot be observed such as a custom autograd function, and every call creates it again.
 
-    Modules are remembered with the tensors that they hold now. `torch.func.functional_call` puts its own weights into a
-    module for the duration of a call, and a derivative is taken after that call has ended: `bind` puts them back.
+    Modules are recorded with the tensors they hold now. `torch.func.functional_call` swaps weights into a module only
+    during a call, and derivatives are taken after that call: `bind` puts the weights back.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], argument: Tensor) -> None:
@@ -140,7 +139,7 @@ class ClosedOver:
         ]
 
     def bind(self, tensors: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-        """The same function with `tensors` in place of the ones it closed over."""
+        """The same function with `tensors` in place of those it closed over."""
         replacements = {id(old): new for old, new in zip(self.tensors, tensors, strict=True)}
 
         def bound(argument: Tensor) -> Tensor:
@@ -187,8 +186,8 @@ def modules_within(function: Any) -> list[nn.Module]:
 
 
 def _held_by(thing: Any) -> list[Any]:
-    """What a function closes over or names, what a method is bound to, the items of a container, the attributes of an
-    object."""
+    """The objects that `thing` refers to: the closure and globals of a function, the object and function of a method,
+    the items of a container, the attributes of an object."""
     if isinstance(thing, FunctionType):
         cells = [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
         named = [thing.__globals__.get(name) for name in thing.__code__.co_names]

@@ -18,18 +18,18 @@ def diagonal(
     exact: bool = False,
     detach: bool = True,
 ) -> Tensor:
-    """Estimate the diagonal of the Jacobian J = dF/dy, for each sample.
+    """Estimates the diagonal of the Jacobian J = dF/dy, for each sample.
 
-        diag J = (sum of z * J^T z) / (sum of z * z),      entry by entry, sums over the probes z
+        diag J = (sum of z * J^T z) / (sum of z * z),      elementwise, sums over the probes z
 
-    It is exact for a diagonal J whatever the probes. Signs are the default here: an entry has the variance
-    sum over j of J_ji^2 / n, j not i, with n of them. For Gaussian probes the quotient has a mean from 2 probes on, the
-    true diagonal, and a variance from 3 on: sum over j of J_ji^2 / (n - 2).
+    It is exact for a diagonal J with any probes. The default is n random signs: entry i then has the variance
+    sum over j != i of J_ji^2 / n. For n Gaussian probes the quotient has a mean for n >= 2, the true diagonal, and a
+    variance for n >= 3: sum over j != i of J_ji^2 / (n - 2).
 
     Arguments:
         field, t, y, probes, generator, detach: as for `trace`.
         distribution: of the probes, "gaussian" (as in the paper) or "rademacher", see `Probes`.
-        exact: compute the diagonal instead, by as many products as a sample has entries.
+        exact: whether to compute the diagonal instead, by one product per entry of a sample.
 
     Returns:
         (batch, *shape).

@@ -21,23 +21,23 @@ def trace(
     hutchpp: bool = False,
     detach: bool = True,
 ) -> Tensor:
-    """Estimate the trace of the Jacobian J = dF/dy, the divergence of the field, for each sample.
+    """Estimates the trace of the Jacobian J = dF/dy, the divergence of the field, for each sample.
 
         tr J = E[z^T J z]
 
-    The estimate is unbiased, and so is its derivative with respect to parameters. With n probes its variance is
-    |J + J^T|_F^2 / 2n for Gaussian ones; for signs the diagonal of J + J^T does not count.
+    The estimate is unbiased, and so is its derivative with respect to parameters. With n Gaussian probes its variance
+    is |J + J^T|_F^2 / 2n; for signs the same without the diagonal of J + J^T.
 
     Arguments:
-        field: F(t, y), or F(y) if t is None. It has to treat each sample alone.
+        field: F(t, y), or F(y) if t is None. It must treat each sample alone.
         t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
         y: (batch, *shape).
-        probes: how many vectors z, and products with J, to average over.
+        probes: the number of vectors z, and of products with J, to average over.
         distribution: of the probes, "gaussian" or "rademacher", see `Probes`.
-        generator: where the probes come from, see `Probes`.
-        exact: compute the trace instead, by as many products as a sample has entries.
-        hutchpp: spend two thirds of the probes, at least one each, on finding the directions in which J is large and on
-            taking their part of the trace exactly. It pays off if few directions dominate, and needs 3 probes.
+        generator: of the probes, see `Probes`.
+        exact: whether to compute the trace instead, by one product per entry of a sample.
+        hutchpp: whether to use a third of the probes to find the directions in which J is large, and a third to compute
+            their part of the trace exactly. It helps if few directions dominate, and needs at least 3 probes.
         detach: whether y counts as a constant; otherwise gradients flow into it. They always flow into the parameters
             of the field, unless autograd is off.
 
@@ -68,11 +68,11 @@ def frobenius(
     exact: bool = False,
     detach: bool = True,
 ) -> Tensor:
-    """Estimate the squared Frobenius norm of the Jacobian, for each sample.
+    """Estimates the squared Frobenius norm of the Jacobian, for each sample.
 
         |J|_F^2 = tr(J J^T) = E|J^T z|^2
 
-    It is the square that has an unbiased estimate; its root would not be one of the norm. The arguments are those of
+    The estimate of the square is unbiased; its root would be a biased estimate of the norm. The arguments are those of
     `trace`.
 
     Returns:
@@ -92,10 +92,10 @@ def trace_and_frobenius(
     exact: bool = False,
     detach: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Estimate the trace and the squared Frobenius norm of the Jacobian together.
+    """Estimates the trace and the squared Frobenius norm of the Jacobian together.
 
-    Both come from the same products J^T z: one evaluation of F, and one backward pass for each probe. The arguments are
-    those of `trace`.
+    Both use the same products J^T z: one evaluation of F, and one backward pass per probe. The arguments are those of
+    `trace`.
 
     Returns:
         tr J and |J|_F^2, (batch,) each.

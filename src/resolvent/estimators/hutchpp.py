@@ -15,10 +15,10 @@ def deflated_trace(J: Jacobian, probes: Probes) -> Tensor:
 
         tr J = tr(Q^T J^T Q) + E[z^T P J^T P z],      P = I - Q Q^T,      Q an orthonormal basis of the range of J^T S
 
-    S has k columns, random as z, where k is a third of the number of probes; so many products go into the sketch J^T S,
-    as many into the first trace, and those that are left into the second.
+    S has k random columns like z, k a third of the number of probes. The sketch J^T S takes k products, the first trace
+    k more, and the second trace the rest.
 
-    The equation holds for every Q. Hence Q may be a constant for derivatives, and they are unbiased all the same.
+    The equation holds for every Q. So derivatives may treat Q as a constant and are still unbiased.
 
     Arguments:
         J: the Jacobian.

@@ -14,16 +14,16 @@ DISTRIBUTIONS = ("gaussian", "rademacher")
 
 @dataclass(frozen=True)
 class Probes:
-    """Random vectors z with independent entries of mean 0 and variance 1, drawn anew each time they are asked for.
+    """Random vectors z with independent entries of mean 0 and variance 1. Each call of `draw` gives new ones.
 
     Arguments:
-        count: how many.
-        distribution: "gaussian", as in the paper, or "rademacher", signs +1 and -1. Signs have the smaller variance for
-            traces and diagonals, since z_i^2 = 1 leaves the diagonal without any.
-        generator: where they are drawn from, on any device. None takes torch's own; if `torch.distributed` has several
-            ranks, what it draws is mixed with the rank, so that the ranks have different probes even if all of them
-            called `torch.manual_seed` with the same number. A generator is used as it is given: give each rank its own,
-            see `rank_generator`.
+        count: the number of vectors.
+        distribution: "gaussian", as in the paper, or "rademacher", signs +1 and -1. Signs give a smaller variance for
+            traces and diagonals: since z_i^2 = 1, the diagonal contributes none.
+        generator: a torch.Generator on any device. None takes torch's default. If `torch.distributed` has several
+            ranks, the default is combined with the rank, so that the ranks have different probes even if all called
+            `torch.manual_seed` with the same number. A given generator is not combined with the rank: give each rank
+            its own, see `rank_generator`.
     """
 
     count: int = 1
@@ -42,20 +42,20 @@ class Probes:
             )
 
     def draw(self, like: Tensor) -> Iterator[Tensor]:
-        """As many vectors as `count`, each of the shape, dtype and device of `like`."""
+        """`count` vectors, each with the shape, dtype and device of `like`."""
         generator = self.generator
         if generator is None and _ranks() > 1:
-            # One number from torch's own generator: it moves on from call to call, and by the same on every rank.
+            # One number from torch's default generator: it advances with each call, equally on every rank.
             generator = rank_generator(int(torch.randint(2**62, ())), like.device)
         for _ in range(self.count):
             yield _draw(self.distribution, like, generator)
 
 
 def rank_generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator for this rank of a data-parallel run; the first one where `torch.distributed` is not in use.
+    """A generator for this rank of a data-parallel run; that of rank 0 if `torch.distributed` is not in use.
 
-    Different pairs of seed and rank give unrelated generators, which seed + rank would not: rank 1 of seed 0 would be
-    rank 0 of seed 1.
+    Different pairs of seed and rank give unrelated generators. Seeding with seed + rank would not: rank 1 of seed 0
+    would be rank 0 of seed 1.
 
     Arguments:
         seed: of the run, the same for all ranks.
@@ -73,7 +73,7 @@ def _ranks() -> int:
 
 
 def _draw(distribution: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    # A generator draws on its own device only; one on the CPU gives the same probes whatever the field runs on.
+    # A generator draws only on its own device; one on the CPU gives the same probes for every device of the field.
     device = like.device if generator is None else generator.device
     try:
         if distribution == "gaussian":
@@ -83,8 +83,8 @@ def _draw(distribution: str, like: Tensor, generator: torch.Generator | None) ->
     except RuntimeError as error:
         if transforming():
             raise ValueError(
-                "probes are random, and inside vmap it has to be said whether all copies share them: give vmap "
-                'randomness="same" or "different", or compute exactly (exact=True).'
+                'probes are random, so vmap needs randomness="same" or "different" to decide whether all copies share '
+                "them; or compute exactly (exact=True)."
             ) from error
         raise
     return z.to(like.device)

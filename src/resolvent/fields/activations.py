@@ -1,4 +1,4 @@
-"""Activations and their slopes, from which the bounds on networks are computed."""
+"""Activations and their slopes, for bounds on networks."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Slopes(NamedTuple):
-    """The interval that holds every difference quotient of a function of one variable."""
+    """An interval that contains every difference quotient of a function of one variable."""
 
     low: float
     high: float
@@ -70,7 +70,7 @@ _DERIVATIVES: dict[type[nn.Module], Derivative] = {
 
 
 class Rescaled(nn.Module):
-    """An activation divided by its Lipschitz constant, where that exceeds 1."""
+    """An activation divided by its Lipschitz constant, if that exceeds 1."""
 
     def __init__(self, activation: nn.Module, slopes: Slopes) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def is_activation(module: nn.Module) -> bool:
 
 def derivative_of(activation: nn.Module) -> Derivative | None:
     """s'(x) times a tangent, as a function (activation, tangent, x, y) of a tangent (..., *shape), x (*shape) and
-    y = s(x); None where it is not known."""
+    y = s(x); None if it is not known."""
     if not isinstance(activation, Rescaled):
         return _DERIVATIVES.get(type(activation))
     inner = derivative_of(activation.activation)
@@ -106,11 +106,10 @@ def derivative_of(activation: nn.Module) -> Derivative | None:
 
 
 def slopes_of(activation: nn.Module) -> Slopes:
-    """Return the smallest and the largest slope of an activation.
+    """Returns the smallest and the largest slope of an activation.
 
     Arguments:
-        activation: a module that acts elementwise. Modules with learned slopes and functions with jumps are
-            refused.
+        activation: a module that acts elementwise. Raises for modules with learned slopes and functions with jumps.
     """
     if isinstance(activation, Rescaled):
         return activation.slopes
@@ -118,16 +117,16 @@ def slopes_of(activation: nn.Module) -> Slopes:
         return _SLOPES[type(activation)](activation)
     known = ", ".join(sorted(kind.__name__ for kind in _SLOPES))
     raise ValueError(
-        f"the slopes of {type(activation).__name__} are not known, so nothing can be promised about a field that uses "
-        f"it: give slopes=(smallest, largest), or choose one of {known}"
+        f"the slopes of {type(activation).__name__} are not known, so a field that uses it has no bound: give "
+        f"slopes=(smallest, largest), or choose one of {known}"
     )
 
 
 def nonexpansive(activation: nn.Module, slopes: tuple[float, float] | None = None) -> nn.Module:
-    """Return the activation, divided by its Lipschitz constant where that exceeds 1 (GELU: 1.129).
+    """Returns the activation, divided by its Lipschitz constant if that exceeds 1 (GELU: 1.129).
 
     Arguments:
-        activation: a module that acts on each entry alone.
+        activation: a module that acts elementwise.
         slopes: its smallest and largest slope, if it is not in the table.
     """
     if slopes is not None:

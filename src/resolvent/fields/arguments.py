@@ -10,10 +10,10 @@ from resolvent.fields.base import Field
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function or module can be called with so many positional arguments, as far as its signature says."""
+    """Whether the signature of a function or module accepts `count` positional arguments."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
-    except (TypeError, ValueError):  # Functions written in C may have none.
+    except (TypeError, ValueError):  # Functions written in C may have no signature.
         return True
     try:
         signature.bind(*[None] * count)
@@ -35,7 +35,7 @@ def check_callable_field(field: object, name: str = "field") -> None:
 
 
 def expect_field(field: object, owner: str, wrapped: str = "rs.Autonomous(module)") -> None:
-    """Raises unless the argument is a `Field`, whose attributes the owner reads."""
+    """Raises unless the argument is a `Field`: the owner reads its attributes."""
     if not isinstance(field, Field):
         raise ValueError(
             f"{owner} takes a field, such as rs.fields.MLP(...), got {_name(field)}: wrap a module in {wrapped}, or "

@@ -1,4 +1,4 @@
-"""Any module as a vector field."""
+"""`Autonomous`: any module as a vector field."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from resolvent.spectral import Disc
 class Autonomous(Field):
     """A module y -> F(y) as a field that does not depend on time.
 
-    Declare here what cannot be detected. Whether samples are treated alone is proved where it can be: for modules made
-    of the layers of torch, in a `nn.Sequential` or in a `forward` that `torch.fx` can trace, with elementwise functions
-    and products with weights. `rs.check_field` checks `rowwise`; the other declarations are not checked.
+    Declare here what cannot be detected. That samples are treated alone is proved where possible: for modules made of
+    torch layers, in a `nn.Sequential` or in a `forward` that `torch.fx` can trace, with elementwise functions and
+    products with weights. `rs.check_field` checks `rowwise`; the other declarations are not checked.
 
     Arguments:
         module: a module or a function that maps (batch, *shape) to the same shape.
-        rowwise: True if the module treats each sample alone and alike (no batch statistics, no closed-over samples).
-            It lets solvers drop samples that are finished and replicate rows for a Jacobian. None proves it where that
-            is possible, and does not assume it otherwise.
+        rowwise: True if the module treats each sample alone and all alike (no batch statistics, no closed-over
+            samples). Solvers may then drop finished samples and repeat rows for a Jacobian. None proves it where
+            possible, and otherwise does not assume it.
         linear_part: a multiplier c with F(y) = c y + N(y), see `Field.linear_part`.
         lipschitz: a Lipschitz constant of the module.
         shape: shape of one sample.
@@ -46,7 +46,7 @@ class Autonomous(Field):
             raise ValueError(f"module must be a module or a function y -> F(y), got {module!r}.")
         if isinstance(module, Field) or not takes(module, 1):
             name = getattr(module, "__name__", type(module).__name__)
-            raise ValueError(f"module is called with y alone, but {name} is a field already: take it as it is.")
+            raise ValueError(f"module is called with y alone, but {name} is a field already: use it directly.")
         if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
             raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
         if rowwise is not None and not isinstance(rowwise, bool):

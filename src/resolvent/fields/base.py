@@ -13,30 +13,30 @@ Time = float | Tensor
 class Field(nn.Module, ABC):
     """A vector field F(t, y), the right-hand side of y' = F(t, y).
 
-    A subclass defines `forward` and, where it can, says what it knows of itself: solvers, blocks and certificates read
-    the attributes below. What is not declared is not assumed: they take something slower, or refuse.
+    A subclass defines `forward` and declares what it can with the attributes below, which solvers, blocks and
+    certificates read. What is not declared is not assumed: they then use a slower method, or raise.
     """
 
     rowwise: bool = False
-    """Whether each sample is treated alone and alike, so that F may be called with another number of rows. A field that
-    says so is faster; `rs.check_field` checks it."""
+    """Whether each sample is treated alone and all alike, so that F may be called with another number of rows. Solves
+    are then faster; `rs.check_field` checks it."""
 
     autonomous: bool = False
     """Whether F does not depend on t."""
 
     shape: tuple[int, ...] | None = None
-    """Shape of the one sample for which the field was made, or None if it takes several."""
+    """The only sample shape the field accepts, or None if it accepts several."""
 
     bound: float | None = None
-    """The Lipschitz constant which the field is built to keep while it trains, up to the accuracy of the power method
-    (see `resolvent.spectral.spectral_norm`), or None. The certified value for the present weights is `lipschitz()`."""
+    """The Lipschitz constant that the field keeps during training, up to the accuracy of the power method (see
+    `resolvent.spectral.spectral_norm`), or None. The certified value for the current weights is `lipschitz()`."""
 
     @abstractmethod
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        """Evaluate F.
+        """Evaluates F.
 
         Arguments:
-            t: time, a float, a 0-d tensor, or (batch,) with one time for each sample.
+            t: time, a float, a 0-d tensor, or (batch,) with one time per sample.
             y: states, (batch, *shape).
 
         Returns:
@@ -47,25 +47,25 @@ class Field(nn.Module, ABC):
     def linear_part(self) -> float | Tensor | None:
         """The multiplier c of a linear part worth splitting off, F(t, y) = c y + N(t, y), or None.
 
-        It is a number or a tensor broadcastable to one sample. An implicit solver moves c y to the left-hand side,
-        which makes a stiff linear part harmless.
+        It is a number or a tensor that broadcasts to one sample. An implicit solver moves c y to the left-hand side, so
+        a stiff linear part does no harm.
         """
         return None
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        """F(t, y) and its Jacobian (batch, n, n) as one function, with no graph, or None if the field knows no better
-        way to them than autograd. For states that are vectors: Newton's method for few unknowns spends its time there.
+        """A function that returns F(t, y) and its Jacobian (batch, n, n) without a graph, for vector states; None to
+        use autograd. It dominates the cost of Newton's method for few unknowns.
         """
         return None
 
     def disc(self) -> Disc:
-        """A disc that certainly holds all slopes of F(t, .), for every t, with the present weights."""
+        """A disc guaranteed to contain all slopes of F(t, .), for every t, with the current weights."""
         raise ValueError(
             f"{type(self).__name__} has no guaranteed Lipschitz constant: use a field that has one, such as "
             "fields.MLP(..., bound=1.0), or state it with Autonomous(module, lipschitz=...)"
         )
 
     def lipschitz(self) -> float:
-        """A guaranteed Lipschitz constant of F(t, .), for every t, with the present weights."""
+        """A guaranteed Lipschitz constant of F(t, .), for every t, with the current weights."""
         return self.disc().lipschitz

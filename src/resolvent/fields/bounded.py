@@ -1,4 +1,4 @@
-"""A field whose spectrum is kept between two limits."""
+"""`Bounded`: a field whose spectrum stays between two limits."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from resolvent.spectral import Disc
 
 
 class Bounded(Field):
-    """A vector field with all eigenvalues of its Jacobian in the disc with the diameter [low, high].
+    """A vector field whose Jacobian has all eigenvalues in the disc with the diameter [low, high].
 
         F(y) = c y + r S(v) * G(y),      c = (low + high)/2,  r = (high - low)/2,  S = sigmoid
 
-    G is a field with Lipschitz constant 1 and v are learned weights, so that 0 < S < 1 in each entry.
+    G is a field with Lipschitz constant 1, and v are learned weights, so 0 < S < 1 in each entry.
 
     Arguments:
         field: G, a field with a bound not above 1, such as MLP(..., bound=1.0).
@@ -26,10 +26,10 @@ class Bounded(Field):
         high: right limit. An implicit step needs theta*h*high < 1, see `check_pole`.
         learn_scale: whether S is learned; otherwise it is the number `scale`.
         learn_shift: whether c is learned too: c = (low + high)/2 + r (1 - max S) tanh(s), s a number that starts at 0.
-            The disc with centre c and radius r max S stays within the limits whatever s and S are.
+            The disc with centre c and radius r max S stays within the limits for all s and S.
         scale: initial value of S, 0.1 by default, or its constant value, 1 by default, if it is not learned.
-        shape: shape of one sample, that of S, where the field does not tell its own.
-        per_channel: S has one entry for each channel, the first dimension, instead of one for each entry.
+        shape: shape of one sample, and of S, if the field does not declare its own.
+        per_channel: S has one entry per channel, the first dimension, instead of one per entry.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021, eq. (16).
     """
@@ -78,13 +78,13 @@ class Bounded(Field):
         if not 0 < scale < 1:
             raise ValueError(f"the initial scale must lie in (0, 1), got {scale}")
         if self.shape is None:
-            raise ValueError(f"{type(self.field).__name__} does not tell the shape of its states: give shape=(...)")
+            raise ValueError(f"{type(self.field).__name__} does not declare the shape of its states: give shape=(...)")
         shape = (self.shape[0], *[1] * (len(self.shape) - 1)) if per_channel else self.shape
         self.raw_scale = nn.Parameter(torch.full(shape, math.log(scale / (1 - scale))))
 
     @classmethod
     def from_stability(cls, field: Field, theta: float, h: float, low: float, high: float, **options: Any) -> "Bounded":
-        """Choose the limits by the factors with which a theta step is to multiply an eigenvector.
+        """Chooses the limits from the factors by which a theta step multiplies an eigenvector.
 
             R(z) = (1 + (1-theta) z) / (1 - theta z) = rho      <=>      z = (rho - 1) / (1 + theta (rho - 1))
 
@@ -113,12 +113,12 @@ class Bounded(Field):
 
     @property
     def radius(self) -> float:
-        """r, half the distance of the limits; the slopes keep within r max S of the centre."""
+        """r, half the distance of the limits; the slopes stay within r max S of the centre."""
         return (self.high - self.low) / 2
 
     @property
     def linear_part(self) -> float | Tensor:
-        """The centre c of the disc: a float, or a 0-d tensor where it is learned."""
+        """The centre c of the disc: a float, or a 0-d tensor if it is learned."""
         middle = (self.low + self.high) / 2
         if self.raw_shift is None:
             return middle
@@ -146,11 +146,11 @@ class Bounded(Field):
             return Disc(float(self.linear_part), self.radius * float(self.scale.max()) * self.field.lipschitz())
 
     def check_pole(self, theta: float, h: float) -> None:
-        """Raise a ValueError if a theta step of size h could meet the pole 1/theta of its stability function.
+        """Raises a ValueError if a theta step of size h could reach the pole 1/theta of its stability function.
 
-        Then the step's equation may have no solution, or several. A learned S is below 1 and does not reach
-        `high`, so theta*h*high = 1 is admitted as long as S has not been rounded to 1; a larger product is not. With a
-        constant S the right end is c + r S.
+        Then the step's equation may have no solution, or several. A learned S is below 1, so the spectrum does not
+        reach `high`: theta*h*high = 1 is allowed unless S is rounded to 1; a larger product is not. With a constant S
+        the right end is c + r S.
         """
         _check_step(theta, h)
         with torch.no_grad():

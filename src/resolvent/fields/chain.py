@@ -1,4 +1,4 @@
-"""Chains of linear layers and activations, whose Jacobian is known in closed form."""
+"""Chains of linear layers and activations, with a Jacobian in closed form."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def chain_of(module: object) -> list[nn.Module] | None:
 
 
 def is_link(layer: nn.Module) -> bool:
-    """Whether the layer may be a part of a chain. Its weight may be parametrized."""
+    """Whether the layer may be part of a chain. Its weight may be parametrized."""
     if isinstance(layer, torch.jit.ScriptModule) or has_hooks(layer):
         return False
     return type(layer).forward is nn.Linear.forward or derivative_of(layer) is not None
@@ -30,11 +30,11 @@ def has_hooks(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def value_and_jacobian(layers: Sequence[nn.Module], t: object, y: Tensor) -> tuple[Tensor, Tensor]:
-    """What the layers make of y, (batch, n), one after the other, and the Jacobian, (batch, m, n), whatever the time t.
+    """The output of the layers for y, (batch, n), and the Jacobian, (batch, m, n). The time t is ignored.
 
-    It is forward mode by hand, with the tangents of all n directions at once: far fewer calls than autograd makes.
+    It is forward mode by hand, with the tangents of all n directions at once, in far fewer calls than autograd.
     """
-    tangents: Tensor | None = None  # (n, batch, width), one for each direction; None stands for the identity.
+    tangents: Tensor | None = None  # (n, batch, width), one per direction; None is the identity.
     for layer in layers:
         x, y = y, layer(y)
         if isinstance(layer, nn.Linear):

@@ -15,7 +15,7 @@ _CONV: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {1: nn.C
 
 
 class Conv(Field):
-    """Convolutions, each after its activation, that keep the number of channels and the size.
+    """Convolutions, each after an activation, that keep the number of channels and the size.
 
         F(y) = K_n * s(... K_2 * s(K_1 * s(y) + b_1) + b_2 ...) + b_n
 
@@ -23,17 +23,17 @@ class Conv(Field):
         channels: of the state.
         depth: number n of convolutions.
         width: channels between the convolutions; `channels` by default.
-        kernel_size: of every convolution, one number or one for each dimension.
-        size: spatial size of the state, such as (height, width). A field that is given one takes no other: norms of
+        kernel_size: of every convolution, one number or one per dimension.
+        size: spatial size of the state, such as (height, width). If given, the field accepts no other: norms of
             convolutions, and so all bounds, depend on it.
-        dims: 1, 2 or 3, where no size is given.
-        activation: s, a module that acts on each entry alone; ReLU by default.
-        bound: if given, the Lipschitz constant of F on states of this size is kept within it: each of the n maps is
-            normalised to bound^(1/n), and the activation divided by its own Lipschitz constant where that exceeds 1.
-        slopes: smallest and largest slope of an activation that is not known; needed with a bound only.
+        dims: 1, 2 or 3, if no size is given.
+        activation: s, a module that acts elementwise; ReLU by default.
+        bound: if given, an upper limit for the Lipschitz constant of F on states of this size: each of the n maps is
+            normalised to bound^(1/n), and the activation divided by its Lipschitz constant if that exceeds 1.
+        slopes: smallest and largest slope of an unknown activation; needed only with a bound.
         padding_mode: "zeros", "circular", "reflect" or "replicate".
         bias: whether the convolutions have biases.
-        always: normalise also those maps whose norm is below their share.
+        always: whether maps whose norm is below their share are normalised too.
         power_iterations: see `resolvent.spectral.spectral_norm`.
         init: "xavier" (uniform) or "xavier_unit"; the biases start at zero, see `resolvent.fields.initialise`.
 
@@ -98,5 +98,5 @@ class Conv(Field):
         return Disc(0.0, steepness * math.prod(norm_bound(layer, shape).value for layer, shape in shapes))
 
     def _shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """What each of the layers takes, for states of a given shape."""
+        """The input shape of each layer, for states of a given shape."""
         return [(channels, *shape[1:]) for channels in self.widths[:-1]]

@@ -23,11 +23,11 @@ class MLP(Field):
         dim: size of the state.
         width: size of the hidden layers.
         depth: number n of square matrices between G_in and G_out; there are n + 1 activations.
-        activation: s, a module that acts on each entry alone; GELU by default.
-        bound: if given, the Lipschitz constant of F is kept within it: each of the n + 2 matrices is normalised to
-            bound^(1/(n+2)), and the activation divided by its own Lipschitz constant where that exceeds 1.
-        slopes: smallest and largest slope of an activation that is not known; needed with a bound only.
-        always: normalise also those matrices whose norm is below their share.
+        activation: s, a module that acts elementwise; GELU by default.
+        bound: if given, an upper limit for the Lipschitz constant of F: each of the n + 2 matrices is normalised to
+            bound^(1/(n+2)), and the activation divided by its Lipschitz constant if that exceeds 1.
+        slopes: smallest and largest slope of an unknown activation; needed only with a bound.
+        always: whether matrices whose norm is below their share are normalised too.
         power_iterations: see `resolvent.spectral.spectral_norm`.
         init: "xavier" (uniform) or "xavier_unit"; the biases start at zero, see `resolvent.fields.initialise`.
 

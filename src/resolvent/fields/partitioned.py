@@ -1,4 +1,4 @@
-"""`Partitioned`: a field made of two, for RevNet, Verlet and leapfrog networks."""
+"""`Partitioned`: a field made of two fields, for RevNet, Verlet and leapfrog networks."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from resolvent.fields.base import Field, Time
 
 
 class Partitioned(Field):
-    """Two fields that move each other's half of the state: q' = V(t, p), p' = K(t, q).
+    """Two fields, one for each half of the state: q' = V(t, p), p' = K(t, q).
 
     The state (q, p) is split in two along its first dimension (features or channels). With `schemes.REVNET` and h = 1
     this is the reversible block of RevNet, q1 = q + V(p), p1 = p + K(q1); with `schemes.VERLET` or `schemes.LEAPFROG`
-    the network of that name. As a field it goes with every other scheme as well.
+    the network of that name. It also works with every other scheme.
 
     Arguments:
         velocity: V, a field (t, p) on (batch, *half).

@@ -1,4 +1,4 @@
-"""`Piecewise`: a field that is piecewise constant in time, and how blocks read it."""
+"""`Piecewise`: a field that is piecewise constant in time, and its use in blocks."""
 
 import math
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ class Piecewise(Field):
 
         F(t, y) = F_k(t, y)      for      k H/T <= t < (k+1) H/T,      k = 0, ..., T-1
 
-    At a breakpoint the new field counts. Before 0 the first field acts, from H on the last one. A time that misses a
-    breakpoint by the rounding of its dtype, less than the square root of its precision in units of H/T, is taken
-    for the breakpoint: k*h computed in floating point lies in cell k.
+    At a breakpoint the new field applies. Before 0 the first field applies, from H on the last one. A time within
+    rounding of a breakpoint (less than the square root of the precision of its dtype, in units of H/T) counts as the
+    breakpoint: k*h computed in floating point lies in cell k.
 
     Arguments:
         fields: F_0, ..., F_{T-1}.
-        horizon: H. None takes the absolute value of the horizon of the block that the field is given to; a number is
-            for use without a block; a block with another horizon refuses it.
+        horizon: H. None takes the absolute value of the horizon of the block. A number is for use without a block; a
+            block with another horizon raises.
     """
 
     def __init__(self, fields: Iterable[Field], horizon: float | None = None) -> None:
@@ -50,18 +50,18 @@ class Piecewise(Field):
 
     @property
     def horizon(self) -> float | Tensor:
-        """H; a 0-d tensor without a graph where a block learns it."""
+        """H; a 0-d tensor without a graph if a block learns it."""
         if self._horizon is None:
             raise ValueError(
-                "Piecewise does not know over which time its fields are spread: give it to a block, whose horizon it "
-                "takes, or make it with Piecewise(fields, horizon=...)."
+                "Piecewise has no horizon yet: give it to a block, whose horizon it takes, or make it with "
+                "Piecewise(fields, horizon=...)."
             )
         return self._horizon
 
     def share_horizon(self, horizon: float | Tensor) -> None:
-        """Takes the horizon of a block, of any sign; a ValueError if it has another one already.
+        """Takes the horizon of a block, of any sign; raises a ValueError if it already has another one.
 
-        A tensor may be learned: a block shares it before each pass, and the new one replaces the old one.
+        A tensor may be learned: the block shares it before each pass, and it replaces the old one.
         """
         if isinstance(horizon, Tensor) and not isinstance(self._horizon, float):
             self._horizon = horizon.detach().abs()
@@ -70,7 +70,7 @@ class Piecewise(Field):
         elif isinstance(horizon, Tensor) or not math.isclose(self._horizon, abs(horizon), rel_tol=1e-6):
             raise ValueError(
                 f"the {len(self.fields)} fields of Piecewise are spread over a horizon of {float(self._horizon):g}, "
-                f"said by its maker or by another block, but this block has {_describe(horizon)}: leave it to the "
+                f"set on construction or by another block, but this block has {_describe(horizon)}: leave it to the "
                 "block, Piecewise(fields), and make one for each block."
             )
 
@@ -88,8 +88,8 @@ class Piecewise(Field):
             return same
         if not self.rowwise:
             return self._evaluate_all(present, cells, t, y)
-        # One call for each active field: to stack the weights of all of them and gather by sample takes several times
-        # as long, even when every sample lies in a cell of its own.
+        # One call per active field: stacking the weights of all fields and gathering by sample takes several times as
+        # long, even if every sample lies in a different cell.
         rows = [(cells == k).nonzero().squeeze(1) for k in present]
         values = [self.fields[k](t[i], y[i]) for k, i in zip(present, rows, strict=True)]
         return torch.cat(values)[torch.cat(rows).argsort()]
@@ -107,7 +107,7 @@ class Piecewise(Field):
 
     @property
     def linear_part(self) -> float | Tensor | None:
-        """The common linear part, if the pieces have one and the same."""
+        """The linear part, if all pieces have the same."""
         first, *others = (field.linear_part for field in self.pieces)
         if not others or (isinstance(first, float) and all(part == first for part in others)):
             return first
@@ -118,7 +118,7 @@ class Piecewise(Field):
         return Disc.spanning(min(disc.low for disc in discs), max(disc.high for disc in discs))
 
     def _evaluate_all(self, present: list[int], cells: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Each field on the whole batch, for fields that may not be called with a part of it."""
+        """Evaluates each field on the whole batch, for fields that are not rowwise."""
         value = torch.zeros_like(y)
         for k in present:
             active = (cells == k).reshape(-1, *[1] * (y.ndim - 1))
@@ -127,17 +127,17 @@ class Piecewise(Field):
 
 
 def _describe(horizon: float | Tensor) -> str:
-    """A horizon in a message; the value of a tensor may be unknown, or change."""
+    """A horizon for a message; the value of a tensor may be unknown, or change."""
     return "a tensor, which may change" if isinstance(horizon, Tensor) else f"{abs(horizon):g}"
 
 
 def right_end(field: object, dtype: torch.dtype) -> float:
     """The fraction of a step at which the field is evaluated for its end; 1 unless the field is piecewise.
 
-    At a breakpoint a piecewise field takes its new value, but a step that ends there belongs to the old one: the n-th
-    step has the n-th piece throughout. If the pieces themselves do not depend on time, the field is
-    read at the start of the step, which is also the paper's rule for steps that do not coincide with pieces. Otherwise
-    it is read just before the end, by more than what `Piecewise` takes for rounding.
+    At a breakpoint a piecewise field takes its new value, but a step that ends there uses the old one: the n-th step
+    uses the n-th piece throughout. If the pieces do not depend on time, the field is evaluated at the start of the
+    step, which is also the paper's rule for steps that do not coincide with pieces. Otherwise it is evaluated just
+    before the end, by more than the rounding that `Piecewise` tolerates.
     """
     pieces = [piece for module in piecewise_parts(field) for piece in module.pieces]
     if not pieces:
@@ -148,7 +148,7 @@ def right_end(field: object, dtype: torch.dtype) -> float:
 
 
 def share_horizon(field: object, horizon: Time) -> None:
-    """Tells the piecewise fields in a field the horizon of its block; raises where they have another one."""
+    """Passes the horizon of a block to the piecewise fields in its field; raises if they have another one."""
     for module in piecewise_parts(field):
         module.share_horizon(horizon)
 

@@ -1,7 +1,7 @@
-"""A proof that a module treats each sample alone, from its graph and the modules in it.
+"""`SamplesAlone`: proves that a module treats each sample alone, from its graph and the modules in it.
 
-What is proved lets the solvers call a field with fewer or repeated rows, which makes small systems several times
-faster. What is not known is not assumed: the answer is then that nothing was proved.
+With a proof, the solvers may call a field with fewer or repeated rows, which makes small systems several times faster.
+If the graph contains anything unknown, nothing is proved.
 """
 
 import copy
@@ -45,14 +45,14 @@ _CONVOLUTIONS = frozenset((functional.conv1d, functional.conv2d, functional.conv
 
 
 class SamplesAlone:
-    """Whether a module y -> F(y) was proved to treat each sample alone and alike.
+    """A proof that a module y -> F(y) treats each sample alone and all alike.
 
-    The graph of the module is traced once, on construction, and all that is in it has to be known: layers, activations,
-    elementwise functions, products with weights. Whether batch norm and dropout are turned off, and whether hooks were
-    added, is asked anew by `holds_for`.
+    The graph of the module is traced once, on construction. Everything in it must be known: layers, activations,
+    elementwise functions, products with weights. `holds_for` checks each time whether batch norm and dropout are off,
+    and whether hooks were added.
 
     Arguments:
-        module: F. A module that cannot be traced, or a function, proves nothing.
+        module: F. For a module that cannot be traced, or a function, nothing is proved.
     """
 
     def __init__(self, module: object) -> None:
@@ -61,7 +61,7 @@ class SamplesAlone:
             self._leaves = _known_leaves(module)
 
     def holds_for(self, module: object) -> bool:
-        """Whether the proof holds for this module as it is now: the traced one, or a copy with other weights."""
+        """Whether the proof holds for this module now. It is the traced one, or a copy with other weights."""
         if self._leaves is None:
             return False
         modules = dict(cast(nn.Module, module).named_modules())
@@ -82,7 +82,7 @@ def _is_known_module(module: nn.Module) -> bool:
 
 
 def _acts_alone(module: Any) -> bool:
-    """Whether a known module treats samples alone, as it is set now."""
+    """Whether a known module treats samples alone, with its current settings."""
     kind = _kind(module)
     if kind in _BATCH_NORMS:
         return not module.training and module.track_running_stats
@@ -94,14 +94,14 @@ def _acts_alone(module: Any) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """Goes into every module but those that are known."""
+    """Traces into every module except known ones."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return _is_known_module(module)
 
 
 def _known_leaves(module: nn.Module) -> dict[str, type[nn.Module]] | None:
-    """The known modules in the graph of a module by name, or None if anything else is in it."""
+    """The known modules in the graph of a module by name, or None if the graph contains anything else."""
     if _is_known_module(module):
         return {"": _kind(module)}
     leaves = {}
@@ -110,7 +110,7 @@ def _known_leaves(module: nn.Module) -> dict[str, type[nn.Module]] | None:
             warnings.simplefilter("ignore")
             copied = _with_own_state(module)
             nodes = [node for mode in (True, False) for node in _Tracer().trace(copied.train(mode)).nodes]
-    except Exception:  # Whatever a module does that cannot be traced, nothing is proved.
+    except Exception:  # If tracing fails for any reason, nothing is proved.
         return None
     for node in nodes:
         if node.op == "call_module":
@@ -121,15 +121,15 @@ def _known_leaves(module: nn.Module) -> dict[str, type[nn.Module]] | None:
 
 
 def _with_own_state(module: nn.Module) -> nn.Module:
-    """A copy that shares the weights: what `forward` sets while it is traced is not to stay."""
+    """A copy that shares the weights, so that attributes set by `forward` during tracing do not persist."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, memo)
 
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node of a graph keeps samples apart."""
+    """Whether a node of a graph treats samples alone."""
     if node.op in ("placeholder", "get_attr"):
-        return not node.args  # A further argument of the module would have a default.
+        return not node.args  # A further argument of the module has its default here.
     arguments = [*node.args, *node.kwargs.values()]
     computed = [isinstance(argument, fx.Node) and argument.op != "get_attr" for argument in arguments]
     if node.target in _CONVOLUTIONS:
@@ -156,8 +156,8 @@ def _kind_of_call(node: object, module: nn.Module) -> type[nn.Module] | None:
 
 
 def _weight(node: fx.Node, module: nn.Module) -> Tensor | None:
-    """The module's own tensor that a node reads. None where it has none by that name: a tensor that `forward` closes
-    over is put on the traced copy, and may have a row for each sample."""
+    """The tensor of the module that a node reads. None if the module has none by that name: a tensor that `forward`
+    closes over is put on the traced copy, and may have one row per sample."""
     owner, _, name = str(node.target).rpartition(".")
     value = getattr(module.get_submodule(owner), name, None)
     return value if isinstance(value, Tensor) else None
@@ -168,5 +168,5 @@ def _is_matrix(weight: Tensor | None) -> bool:
 
 
 def _has_no_rows(weight: Tensor | None) -> bool:
-    """Whether a tensor cannot have a row for each sample."""
+    """Whether a tensor cannot have one row per sample."""
     return weight is not None and (weight.dim() <= 1 or weight.shape[0] == 1)

@@ -1,4 +1,4 @@
-"""Fields whose spectrum is confined by construction, for any weights: gradient flows and Hamiltonian fields."""
+"""Fields whose spectrum is restricted by construction, for any weights: gradient flows and Hamiltonian fields."""
 
 import math
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ class ConvexGradient(nn.Module):
 
     Arguments:
         layer: K and b: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d, with any stride, padding, dilation and groups.
-        activation: s, non-decreasing, acting on each entry alone.
+        activation: s, non-decreasing and elementwise.
         input_shape: shape of one sample; a Linear layer needs none.
-        bound: if given, the Lipschitz constant of g is kept within it.
-        slopes: smallest and largest slope of an activation that is not known.
+        bound: if given, an upper limit for the Lipschitz constant of g.
+        slopes: smallest and largest slope of an unknown activation.
         always, power_iterations: see `resolvent.spectral.spectral_norm`.
     """
 
@@ -61,7 +61,7 @@ class ConvexGradient(nn.Module):
         return self.operator.adjoint(weight, self.activation(u))
 
     def lipschitz(self) -> float:
-        """A guaranteed Lipschitz constant with the present weights."""
+        """A guaranteed Lipschitz constant with the current weights."""
         return norm_bound(self.layer, self.operator.input_shape).value ** 2 * self.slopes.high
 
 
@@ -76,14 +76,14 @@ class GradientFlow(Field):
 
     Arguments:
         layer: K and b, such as nn.Linear(dim, width) or nn.Conv2d(channels, width, 3, padding=1); any Linear, Conv or
-            ConvTranspose. It is used as it is initialised.
+            ConvTranspose. Its initial weights are kept.
         activation: s; Tanh by default.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
-        bound: if given, L is kept within it by spectral normalisation of K.
-        linear_part: c <= 0; solvers split F into c y + N(y). It affects only their speed. With
-            c = -L/2 the fixed-point iteration contracts for every step; the best c is about half of the slopes that
-            occur, which are smaller where an activation is flat. By default -bound/2, or none without a bound.
-        slopes: smallest and largest slope of an activation that is not known.
+        bound: if given, an upper limit for L, kept by spectral normalisation of K.
+        linear_part: c <= 0; solvers split F into c y + N(y). It affects only their speed. With c = -L/2 the fixed-point
+            iteration contracts for every step. The best c is about half of the slopes that occur, which are smaller
+            where an activation is flat. By default -bound/2, or none without a bound.
+        slopes: smallest and largest slope of an unknown activation.
         always, power_iterations: see `resolvent.spectral.spectral_norm`.
 
     Reference: Ruthotto and Haber, Deep neural networks motivated by partial differential equations, 2020.
@@ -110,7 +110,7 @@ class GradientFlow(Field):
         self.shape = self.gradient.operator.input_shape
         self.bound = bound
         if linear_part is not None and not (math.isfinite(linear_part) and linear_part <= 0):
-            raise ValueError(f"the slopes of a gradient flow lie below 0, and so must linear_part, got {linear_part}")
+            raise ValueError(f"linear_part must be 0 or less, as are the slopes of a gradient flow, got {linear_part}")
         self._linear_part = -bound / 2 if linear_part is None and bound is not None else linear_part
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
@@ -126,23 +126,23 @@ class GradientFlow(Field):
 
 
 class Hamiltonian(Field):
-    """The flow of a separable Hamiltonian H(q, p) = V(q) + T(p); a state is (q, p), split along its first dimension.
+    """The flow of a separable Hamiltonian H(q, p) = V(q) + T(p). A state is (q, p), split along its first dimension.
 
         q' =  dT/dp =  K_p^T s(K_p p + b_p)
         p' = -dV/dq = -K_q^T s(K_q q + b_q),      s non-decreasing
 
     Theorem: F = J grad H with J antisymmetric, so H is constant along solutions and F has no divergence. Since V and T
     are convex, every Jacobian J H'' is an antisymmetric matrix times a positive semidefinite one; its eigenvalues are
-    those of the antisymmetric H''^(1/2) J H''^(1/2), purely imaginary. (A Jacobian that is itself antisymmetric
-    everywhere belongs to an affine field only.)
+    those of the antisymmetric H''^(1/2) J H''^(1/2), purely imaginary. (Only an affine field has a Jacobian that is
+    itself antisymmetric everywhere.)
 
     Arguments:
         position: K_q and b_q, a layer on one half of the state, such as nn.Linear(dim // 2, width).
         momentum: K_p and b_p, a layer on the other half.
         activation: s; Tanh by default.
         input_shape: shape of one half of a sample, without the batch; Linear layers need none.
-        bound: if given, the Lipschitz constant of F is kept within it.
-        slopes: smallest and largest slope of an activation that is not known.
+        bound: if given, an upper limit for the Lipschitz constant of F.
+        slopes: smallest and largest slope of an unknown activation.
         always, power_iterations: see `resolvent.spectral.spectral_norm`.
 
     Reference: Haber and Ruthotto, Stable architectures for deep neural networks, 2017.

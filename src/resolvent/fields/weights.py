@@ -1,4 +1,4 @@
-"""The weights of a field's layers: their initial values, and a bound that the layers share."""
+"""The weights of a field's layers: initial values, and a bound shared by the layers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ from resolvent.spectral import spectral_norm
 
 
 def initialise(layers: Iterable[nn.Module], init: str) -> None:
-    """Draw the weights of linear or convolutional layers and set their biases to zero, in place.
+    """Draws the weights of linear or convolutional layers and sets their biases to zero, in place.
 
     Arguments:
-        layers: modules with a weight and perhaps a bias.
+        layers: modules with a weight and an optional bias.
         init: "xavier": Xavier uniform. "xavier_unit": a second Xavier uniform draw with the gain 1/|W|_F of a first
             one, which leaves |W|_F close to 1.
     """
@@ -39,13 +39,13 @@ def share_bound(
     power_iterations: int,
     always: bool,
 ) -> None:
-    """Normalise n layers, in place, so that the product of their norms keeps within a bound: bound^(1/n) for each."""
+    """Normalises n layers, in place, each to bound^(1/n), so that the product of their norms is at most the bound."""
     check_bound(bound)
     for layer, shape in zip(layers, input_shapes, strict=True):
         spectral_norm(layer, shape, bound ** (1 / len(layers)), power_iterations, always)
 
 
 def check_bound(bound: float) -> None:
-    """Raise a ValueError unless the bound on a field is a positive number."""
+    """Raises a ValueError unless the bound on a field is a positive number."""
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound must be a positive number, or None for a field without one, got {bound}")

@@ -1,4 +1,4 @@
-"""Adaptive integration of differential equations, sample by sample, with exact gradients."""
+"""Adaptive integration of differential equations, per sample, with exact gradients."""
 
 from resolvent.integrate.jumps import Jumps as Jumps
 from resolvent.integrate.odeint import odeint as odeint

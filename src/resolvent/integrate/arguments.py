@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.integrate.control import Tolerance
 
-# Relative tolerances that leave the rounding of a state and of the field some room.
+# Default relative tolerances, well above the rounding of a state and of the field.
 _RTOL = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 

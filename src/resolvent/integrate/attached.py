@@ -1,8 +1,8 @@
-"""One accepted step with a graph, its size held fixed.
+"""One accepted step with a graph, with its size fixed.
 
 The stages are known. An explicit one is evaluated again. An implicit one, K = h F(t, b + gamma K), is attached by the
-implicit function theorem: the evaluation h F(t, b + gamma K) at the known K has the graph of b, h, t and all that F
-closes over, and A^{-1}, A = I - h gamma F', applied to it gives the derivative of K.
+implicit function theorem: h F(t, b + gamma K), evaluated at the known K, has the graph of b, h, t and everything F
+closes over. Applying A^{-1}, A = I - h gamma F', to it gives the derivative of K.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from resolvent.integrate.trial import Interval, add
 
 @dataclass
 class Point:
-    """Where a replay stands, with a graph.
+    """The current point of a replay, with a graph.
 
     Attributes:
         t: (batch,), the time.
@@ -34,12 +34,12 @@ class Point:
     dt: Tensor | None
 
     def take(self, rows: slice | Tensor) -> "Point":
-        """The samples `rows` alone."""
+        """Only the samples `rows`."""
         return Point(self.t[rows], self.y[rows], self.slope[rows], None if self.dt is None else self.dt[rows])
 
 
 class StageSystems:
-    """A = I - h gamma F' of the stages of one step, made when the first one is asked for.
+    """A = I - h gamma F' of the stages of one step, computed on first use.
 
     Arguments:
         flow: the field.
@@ -52,7 +52,7 @@ class StageSystems:
         self._systems: list[System] = []
 
     def inverse(self, i: int, order: int) -> InverseMap:
-        """A^{-1} of the i-th implicit stage, for so many derivatives."""
+        """A^{-1} of the i-th implicit stage, for derivatives up to `order`."""
 
         def solve(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
             return self._system(i).solve(x, transposed)
@@ -85,11 +85,11 @@ def repeat_step(
     """A step with a graph: its increments (stages, batch, n), and the state at its end.
 
     Arguments:
-        method, flow, interval: as for the step that is repeated.
+        method, flow, interval: as for the original step.
         dh: (batch,), zero, with the derivative of h.
-        point: where it starts.
+        point: its start.
         known: (stages, batch, n), the increments.
-        derivatives: how many are to be exact. Each one more takes another evaluation of every implicit stage.
+        derivatives: how many are exact. Each takes one more evaluation of every implicit stage.
     """
     table, y = method.tableau, point.y
     h = interval.h.to(y.dtype) if dh is None else (interval.h + dh).to(y.dtype)

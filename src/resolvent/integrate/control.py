@@ -1,4 +1,4 @@
-"""Step control: tolerances by components, the first step, and the size of the next one."""
+"""Step control: tolerances per component, the first step, and the size of the next one."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from resolvent.integrate.flow import Flow
 
 SAFETY = 0.9
 _LEAST, _MOST = 0.2, 10.0
-# A step that could grow by less than this keeps its size, and with it the factorization.
+# A step that could grow by at most this factor keeps its size, which saves a factorization.
 _KEEP = 1.2
 
 
@@ -33,7 +33,7 @@ class Tolerance:
         return (e / scale).abs().amax(1)
 
     def newton(self, dtype: torch.dtype) -> float:
-        """How small the error of a stage has to be, in the weighted norm, so that it does not disturb the estimate.
+        """The largest error of a stage, in the weighted norm, that does not disturb the error estimate.
 
         Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.8.
         """
@@ -42,12 +42,12 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Controller:
-    """A proportional-integral controller: the next step is h * 0.9 err^(-0.85/q) before^(0.2/q), with the errors of
-    this step and of the one before it, within limits.
+    """A proportional-integral controller: the next step is h * 0.9 err^(-0.85/q) before^(0.2/q), within limits, where
+    err is the error of this step and before that of the previous one.
 
     Attributes:
         error_order: q, the power of h that the estimate is proportional to.
-        lazy: whether small changes are left out, for methods that would have to factorize a matrix anew.
+        lazy: whether small increases are skipped, for methods that would need a new factorization.
 
     Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.2.
     """
@@ -56,7 +56,7 @@ class Controller:
     lazy: bool
 
     def accepted(self, h: Tensor, error: Tensor, before: Tensor, rejected: Tensor) -> Tensor:
-        """The next step, after one that was accepted; where the one before it was rejected it does not grow."""
+        """The next step after an accepted one; it does not grow if the one before was rejected."""
         error = error.clamp(min=1e-10)
         factor = SAFETY * error ** (-0.85 / self.error_order) * before ** (0.2 / self.error_order)
         factor = factor.clamp(_LEAST, _MOST)
@@ -66,7 +66,7 @@ class Controller:
         return h * factor
 
     def rejected(self, h: Tensor, error: Tensor) -> Tensor:
-        """The step to try again with; `error` is infinite where there is none."""
+        """The step for the next attempt; `error` is infinite if there is no estimate."""
         return h * (SAFETY * error ** (-1 / self.error_order)).clamp(_LEAST, SAFETY)
 
 
@@ -77,8 +77,8 @@ def first_step(
 
     Arguments:
         flow: the field.
-        t, y, slope: (batch,), (batch, n) twice; where the solution starts, and F there.
-        span: (batch,), to the last time, with its sign.
+        t, y, slope: (batch,), (batch, n), (batch, n); the start of the solution, and F there.
+        span: (batch,), the signed length to the last time.
         tolerance: the weighted norm.
         order: of the method.
 
@@ -94,6 +94,6 @@ def first_step(
     d2 = tolerance.norm(further - slope, scale).double() / h0.clamp(min=1e-300)
     most = torch.maximum(d1, d2)
     h1 = torch.where(most <= 1e-15, (h0 * 1e-3).clamp(min=1e-6), (0.01 / most) ** (1 / (order + 1)))
-    # A trial that is not finite says nothing: the step that led there is too long.
+    # A trial that is not finite gives no information: the step h0 is too long.
     h1 = torch.where(d2.isfinite(), h1, 0.1 * h0)
     return torch.minimum(torch.minimum(100 * h0, h1), span.abs())

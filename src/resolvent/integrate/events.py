@@ -1,4 +1,4 @@
-"""Events: samples stop where a function of time and state passes zero."""
+"""Events: samples stop where a function of time and state crosses zero."""
 
 from collections.abc import Callable
 
@@ -12,23 +12,23 @@ from resolvent.integrate.run import AcceptedSteps
 
 Event = Callable[[Tensor, Tensor], Tensor]
 
-# Bisections of a step: as many as the digits of a double precision number.
+# Bisections of a step: as many as the bits of a float64 significand.
 _BISECTIONS = 53
 
 
 class Watch:
-    """Looks for the first zero of g(t, y) in the steps of every sample.
+    """Finds the first zero of g(t, y) in the steps of every sample.
 
     Arguments:
         event: g, called like the field; returns (batch,).
-        flow: the field. Where it is not `rowwise`, the event is called with the whole batch, too.
+        flow: the field. If it is not `rowwise`, the event too is called with the whole batch.
     """
 
     def __init__(self, event: Event, flow: Flow) -> None:
         self.event, self.flow = event, flow
 
     def begin(self, t: Tensor, y: Tensor) -> None:
-        """Notes where all samples stand, (batch,) and (batch, n), at the start and after a jump."""
+        """Records the times (batch,) and states (batch, n) of all samples, at the start and after a jump."""
         self.t, self.y = t.detach(), y.detach()
         with torch.no_grad():
             self.sign = self.value(torch.arange(len(t), device=t.device), self.t, self.y).sign()
@@ -45,8 +45,8 @@ class Watch:
         return found[sample] if whole else found
 
     def look(self, method: Method, steps: AcceptedSteps) -> tuple[Tensor, Tensor, Tensor]:
-        """For each step the fraction at which g is zero, infinite if there is none, and the time and the state there,
-        or at its end."""
+        """For each step, the fraction at which g is zero, infinite if there is none, and the time and the state there,
+        or at the end of the step."""
         sample, h = steps.sample, steps.interval.h
         t, y = steps.interval.t + h, steps.end
         sign = self.value(sample, t, y).sign()
@@ -64,7 +64,7 @@ class Watch:
         return stop, t, y
 
     def _bisect(self, method: Method, steps: AcceptedSteps, rows: Tensor, before: Tensor) -> Tensor:
-        """The fractions at which g stops to have the sign that it had."""
+        """The fractions at which the sign of g changes."""
         low, high = torch.zeros_like(steps.interval.h[rows]), torch.ones_like(steps.interval.h[rows])
         for _ in range(_BISECTIONS):
             s = 0.5 * (low + high)
@@ -80,10 +80,10 @@ class Watch:
 
 
 def attach(watch: Watch, method: Method, steps: AcceptedSteps, stop: Tensor, shift: Tensor | None) -> Tensor:
-    """The fractions at which g is zero, with the derivative that keeps it there: one Newton step with a graph.
+    """The fractions at which g is zero, differentiable by one Newton step with a graph.
 
     Arguments:
-        watch: has g.
+        watch: provides g.
         method: of the steps.
         steps: with a graph.
         stop: (rows,), the fractions.

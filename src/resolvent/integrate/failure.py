@@ -26,7 +26,7 @@ def check_policy(on_failure: object) -> None:
 
 
 def report(integration: Integration, on_failure: str) -> None:
-    """Applies the policy to the samples that did not get to their last time."""
+    """Applies the policy to the samples that did not reach their last time."""
     if on_failure == "ignore" or bool(integration.done.all()):
         return
     message = describe(integration)
@@ -36,7 +36,7 @@ def report(integration: Integration, on_failure: str) -> None:
 
 
 def describe(integration: Integration) -> str:
-    """How many samples failed and how, how far they got, and what to try."""
+    """The message: how many samples failed, how, the times they reached, and what to try."""
     failed = ~integration.done
     kinds = [Status(int(code)) for code in integration.status[failed].unique()]
     counts = ", ".join(f"{int((integration.status == kind).sum())} {kind.meaning}" for kind in kinds)

@@ -1,4 +1,4 @@
-"""`Flow`: the field as the integrator calls it, for flat states and a time for each sample."""
+"""`Flow`: the field as the integrator calls it, with flat states and one time per sample."""
 
 from math import prod
 
@@ -9,7 +9,7 @@ from resolvent.equation.function import VectorField
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.problem import NonlinearProblem
 
-# Up to so many unknowns of a sample its Jacobian is formed. Products with it are slower for stiff fields.
+# Up to this many unknowns per sample the Jacobian is formed. Solving with products is slower for stiff fields.
 _MOST_FOR_MATRIX = 256
 
 
@@ -19,10 +19,10 @@ class Flow:
     Arguments:
         field: F, wrapped.
         shape: of a sample.
-        matrix: whether Jacobians are formed; None does so for few unknowns.
+        matrix: whether Jacobians are formed; None forms them for few unknowns.
 
     Attributes:
-        evaluations: how often F was called; a call counts once, however many samples it has.
+        evaluations: the number of calls of F; a call with a whole batch counts once.
     """
 
     def __init__(self, field: VectorField, shape: tuple[int, ...], matrix: bool | None = None) -> None:
@@ -51,7 +51,7 @@ class Flow:
         return image.reshape(y.shape)
 
     def problem(self, t: Tensor, y: Tensor, tau: Tensor) -> NonlinearProblem:
-        """w = y + tau F(t, w), for tau (batch,), whose derivative is asked for."""
+        """The equation w = y + tau F(t, w), for tau (batch,), to be linearized."""
         state = y.reshape(-1, *self.shape)
         factor = tau.to(y.dtype).reshape(-1, *(1,) * len(self.shape))
         return NonlinearProblem(self.field.at(t.to(y.dtype)), state, factor, y.dtype, y.dtype)

@@ -20,18 +20,18 @@ from resolvent.integrate.samples import Samples, start
 
 @dataclass
 class Integrator:
-    """Goes from span to span, and in a span from method to method.
+    """Integrates one span after the other, and in a span with one method after the other.
 
     Attributes:
-        methods: those that follow each other: a sample that is too stiff for one is handed over to the next.
-        flow, tolerance, outputs: the field, the norm, and where states go.
-        watch: looks for events; None if there are none.
+        methods: in order. A sample that is too stiff for one continues with the next.
+        flow, tolerance, outputs: the field, the norm, and the collector of states.
+        watch: finds events; None if there are none.
         max_steps, min_step, first: as for `odeint`.
-        graph: whether the steps are to be repeated with a graph.
-        checkpoint: whether that graph is made anew in the backward pass.
-        derivatives: how many are to be exact.
+        graph: whether the steps are repeated with a graph.
+        checkpoint: whether that graph is recomputed in the backward pass.
+        derivatives: how many are exact.
         status, accepted, attempts: (batch,), of all samples so far.
-        stops: the samples that an event has stopped, and the times when it did, with a graph.
+        stops: the samples stopped by an event, and the times of their events, with a graph.
     """
 
     methods: tuple[Method, ...]
@@ -51,7 +51,7 @@ class Integrator:
     stops: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
 
     def run(self, spans: Spans, y: Tensor) -> Point:
-        """Integrates from the states y (batch, n) through all spans; returns where the samples got to."""
+        """Integrates from the states y (batch, n) through all spans; returns the points that the samples reached."""
         batch, device = len(y), y.device
         self.status = torch.zeros(batch, dtype=torch.long, device=device)
         self.accepted, self.attempts = torch.zeros_like(self.status), torch.zeros_like(self.status)
@@ -128,7 +128,7 @@ class Integrator:
 
     @torch.no_grad()
     def _rounds(self, run: Run, samples: Samples) -> list[tuple[AcceptedSteps, Covered]]:
-        """Makes the steps. Keeps them where they are to be repeated, and else writes the states asked for."""
+        """Makes the steps. Keeps them if they are repeated with a graph, else writes the requested states."""
         kept: list[tuple[AcceptedSteps, Covered]] = []
         for steps in run.rounds(samples):
             end = torch.where(steps.ends, samples.end[steps.sample], steps.interval.t + steps.interval.h)

@@ -12,18 +12,18 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Jumps:
-    """Times at which a step ends exactly, and what happens to the state there.
+    """Times at which a step ends exactly, and the change of the state there.
 
     Arguments:
-        times: (count,), or (count, batch) where samples have their own, in any order; may require a gradient. Times
-            that are not between the first time (included) and the last one (excluded) do nothing, so that infinity
-            fills the places of samples with fewer jumps.
+        times: (count,), or (count, batch) for one set per sample, in any order; may require a gradient. Times outside
+            the interval from the first time (included) to the last one (excluded) have no effect: pad with infinity for
+            samples with fewer jumps.
         change: a function of the time (batch,) and the states (batch, *shape) that returns the states after the jump,
-            or one for each of the times; None if only the field jumps. It is called with the whole batch, and what it
-            returns for the samples that are not at this jump is not used.
+            or one function per time; None if only the field jumps. It is called with the whole batch; its results for
+            samples that are not at this jump are ignored.
 
-    At the time of a jump the trajectory has the state before the change. The field is never evaluated beyond a jump
-    before the jump: a stage at its very time is evaluated one rounding inside.
+    At the time of a jump the trajectory has the state before the change. A step never evaluates the field beyond the
+    jump at its end: a stage at the time of the jump is evaluated one rounding before it.
     """
 
     times: Any
@@ -45,10 +45,10 @@ class Spans:
     """The spans between jumps.
 
     Attributes:
-        bounds: (spans + 1, batch), in the direction of time, with a graph. A sample with fewer jumps has spans of no
-            length at its end.
-        which: (spans, batch), the number of the jump at the start of the span; -1 where there is none.
-        changes: a function for each jump.
+        bounds: (spans + 1, batch), in the direction of time, with a graph. A sample with fewer jumps ends with spans of
+            length zero.
+        which: (spans, batch), the number of the jump at the start of the span; -1 if there is none.
+        changes: one function per jump.
     """
 
     bounds: Tensor

@@ -1,4 +1,4 @@
-"""`Method`: what an adaptive step needs to know of a table."""
+"""`Method`: a Runge-Kutta table with the properties that an adaptive step needs."""
 
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,7 +20,7 @@ class Method:
 
     @cached_property
     def diagonal(self) -> float:
-        """The one entry of the diagonal that is not zero, gamma; zero for explicit methods."""
+        """gamma, the nonzero entry of the diagonal; zero for explicit methods."""
         return max((row[i] for i, row in enumerate(self.tableau.A)), key=abs)
 
     @property
@@ -33,7 +33,7 @@ class Method:
 
     @cached_property
     def error(self) -> Row:
-        """Weights of the estimate of the error."""
+        """Weights of the error estimate."""
         return tuple(b - e for b, e in zip(self.tableau.b, self.tableau.embedded, strict=True))
 
     @cached_property
@@ -43,8 +43,8 @@ class Method:
 
     @cached_property
     def caution(self) -> float:
-        """What the estimate is multiplied by, so that it covers dense output: the error of that over the one that
-        is estimated, which have the same power of h; at least 1."""
+        """The factor by which the estimate is multiplied to cover dense output: the ratio of the error of dense output
+        to the estimated error, if both have the same power of h; at least 1."""
         order, A = self.error_order, torch.tensor(self.tableau.A, dtype=torch.float64)
         if dense_order(self.tableau) + 1 != order or order > self.tableau.order:
             return 1.0
@@ -55,18 +55,18 @@ class Method:
 
     @cached_property
     def keeps_slope(self) -> bool:
-        """Whether the slope of the last stage is that of the first stage of the next step."""
+        """Whether the last stage has the same slope as the first stage of the next step."""
         return self.tableau.stiffly_accurate and not any(self.tableau.A[0])
 
     @cached_property
     def filtered(self) -> bool:
         """Whether the estimate is multiplied by (I - h gamma J)^{-1}. Without it the estimate grows with the stiffness
-        where the embedded method is not a stage of its own (Hosea & Shampine, 1996)."""
+        if the embedded method is not itself a stage (Hosea & Shampine, 1996)."""
         return self.implicit and self.tableau.embedded not in self.tableau.A
 
     @cached_property
     def twin(self) -> bool:
-        """Whether the last two stages are at the end of the step: their slopes show how stiff the field is."""
+        """Whether the last two stages are at the end of the step, so that their slopes measure the stiffness."""
         return self.stages > 1 and self.keeps_slope and self.tableau.c[-2] == 1
 
     @cached_property
@@ -83,13 +83,13 @@ class Method:
 
     @cached_property
     def guesses(self) -> tuple[Row, ...]:
-        """For each stage the weights of the slopes of the stages before it that extrapolate to its slope: exact for
-        polynomials in time, of a degree of at most two."""
+        """For each stage, the weights that extrapolate its slope from those of the earlier stages: exact for
+        polynomials in time of degree at most two."""
         return tuple(_extrapolation(self.tableau.c[:i], self.tableau.c[i]) for i in range(self.stages))
 
 
 def as_method(scheme: object) -> Method:
-    """The method of a table or a scheme, if it can choose its steps."""
+    """The method of a table or a scheme. Raises if it cannot adapt its steps."""
     table = scheme.tableau if isinstance(scheme, RungeKutta) else scheme
     if not isinstance(table, Tableau):
         raise ValueError(f'scheme must be a table such as rs.schemes.tableaux.KVAERNO5, or "auto", got {scheme!r}.')
@@ -109,12 +109,12 @@ def as_method(scheme: object) -> Method:
 
 @cache
 def _made_once(table: Tableau) -> Method:
-    """The method of a table, which keeps what it has worked out from it."""
+    """The method of a table, cached together with its computed properties."""
     return Method(table)
 
 
 def _extrapolation(nodes: Row, c: float) -> Row:
-    """Weights on values at the nodes, the smallest ones that are exact at c for polynomials of the highest degree."""
+    """The smallest weights on values at the nodes that are exact at c for polynomials of the highest degree."""
     for degree in (2, 1, 0):
         if len(set(nodes)) > degree:
             powers = torch.arange(degree + 1, dtype=torch.float64)[:, None]

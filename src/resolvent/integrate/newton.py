@@ -1,4 +1,4 @@
-"""Implicit stages: a simplified Newton iteration whose matrix serves all stages, and many steps."""
+"""Implicit stages: a simplified Newton iteration with one matrix for all stages and many steps."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,18 @@ from resolvent.integrate.samples import Samples
 from resolvent.integrate.systems import System
 
 _MOST_ITERATIONS = 10
-# A Jacobian is made anew after a step whose iterations contracted by less than this.
+# The Jacobian is renewed after a step whose iterations contracted more slowly than this rate.
 SLOW = 1e-3
 
 
 @dataclass
 class Stage:
-    """The outcome of the iterations of one stage.
+    """The result of the iterations of one stage.
 
     Attributes:
         increment: (batch, n), h times the slope of the stage.
         converged: (batch,).
-        rate: (batch,), the contraction of the iterations; zero where a single one was enough.
+        rate: (batch,), the contraction rate of the iterations; zero if one was enough.
     """
 
     increment: Tensor
@@ -36,8 +36,8 @@ class SimplifiedNewton:
 
         z <- z + (I - tau J)^{-1} (tau F(t, b + z) - z),      J of an earlier state.
 
-    The unknown is the increment z, not the state b + z: its rounding is relative to its own size. The iteration of a
-    sample ends when its contraction shows that the error is below the tolerance, in the weighted norm.
+    The unknown is the increment z, not the state b + z, so that its rounding is relative to its own size. The iteration
+    of a sample ends when the error estimated from its contraction is below the tolerance, in the weighted norm.
 
     Attributes:
         flow, tolerance: the field, and the norm.
@@ -61,18 +61,18 @@ class SimplifiedNewton:
             guess: (batch, n), of z.
             tau: (batch, 1).
             system: I - tau J.
-            samples: of which the states give the norm, and the last contraction is read and written.
-            wanted: (batch,), the samples to solve for.
+            samples: their states define the norm; their last contraction is read and written.
+            wanted: mask (batch,) of the samples to solve.
         """
         z, running, converged = guess, wanted, torch.zeros_like(wanted)
         scale = self.tolerance.scale(samples.y)
         contraction = samples.contraction
         size = rate = torch.zeros_like(contraction)
-        # Numbers that are not finite pass none of the comparisons, and end in `lost`.
+        # Values that are not finite fail all comparisons, and end in `lost`.
         for iteration in range(_MOST_ITERATIONS):
             update = system.solve(torch.addcmul(-z, tau, self.flow(t, b + z)))
             size, last = self.tolerance.norm(update, scale), size
-            if iteration == 0:  # Without a rate yet, the last one is trusted.
+            if iteration == 0:  # There is no rate yet: the last one is used.
                 reached = contraction * size <= self.accuracy
                 lost = torch.zeros_like(reached)
             else:

@@ -44,47 +44,47 @@ def odeint(
     first_step: float | None = None,
     on_failure: str = "raise",
 ) -> Integration:
-    """Integrates y' = F(t, y) with steps that are chosen for each sample, and is differentiable.
+    """Integrates y' = F(t, y) with adaptive steps per sample. The result is differentiable.
 
     Every sample has its own steps, error estimate and Newton iterations: its result does not depend on the others. A
-    step is accepted where the estimated error e of the state satisfies
+    step is accepted if the estimated error e of the state satisfies
 
         |e_i| <= atol_i + rtol * max(|y_i| before, |y_i| after)      for every component i.
 
-    Gradients are those of the discrete solution with the accepted steps held fixed, exact up to the tolerance of the
-    stages: in y0, in the times, in parameters of the field, and in all else that it closes over.
+    Gradients are those of the discrete solution with the accepted steps fixed, exact up to the tolerance of the stages:
+    in y0, in the times, in parameters of the field, and in everything else it closes over.
 
     Arguments:
-        field: F, called with the time (batch,) and the states (batch, *shape). It has to treat each sample alone. One
-            that declares itself `rowwise` is called with fewer rows once samples are done.
+        field: F, called with the time (batch,) and the states (batch, *shape). It must treat each sample alone. If it
+            declares `rowwise`, it is called with fewer rows once samples are done.
         y0: (batch, *shape), float64 or float32, the states at the first times.
-        times: where states are wanted, (count,), or (count, batch) where samples have their own; increasing or
-            decreasing. The integration begins at the first time.
+        times: the output times, (count,), or (count, batch) for one set per sample; increasing or decreasing. The
+            integration begins at the first time.
         scheme: a table with embedded weights, such as `rs.schemes.tableaux.KVAERNO5` for stiff fields or
-            `rs.schemes.tableaux.TSITOURAS5` for others. "auto" begins with the latter, and goes on with the former
-            from where a sample turns out to be stiff.
+            `rs.schemes.tableaux.TSITOURAS5` for others. "auto" begins with the latter, and switches a sample to the
+            former where it turns out to be stiff.
         rtol: relative tolerance; None takes 1e-6 in float64 and 1e-4 in float32.
         atol: absolute tolerance, a number, or a tensor like a sample; None takes rtol / 1000.
         jumps: times at which the field jumps, (count,) or (count, batch), or `rs.integrate.Jumps` to change the state.
-        event: a function of the time (batch,) and the states that returns a number for each sample, (batch,): a sample
-            stops where it passes zero. Where and when that is, `Integration.final` and `reached` say, differentiable
-            both. It is called like the field, with fewer rows if that is `rowwise`. A zero that is passed twice in one
-            step may be missed.
-        memory: "store" keeps the graph of the accepted steps for the backward pass, "checkpoint" the states of their
-            stages, and makes the graph of a step again (first derivatives only).
-        derivatives: how many of them are exact for implicit methods; each one more takes another evaluation of every
-            stage. Asking for more raises `DerivativeOrderError`. Explicit methods have all.
+        event: a function of the time (batch,) and the states that returns one number per sample, (batch,). A sample
+            stops where it crosses zero. `Integration.final` and `reached` are the state and the time there, both
+            differentiable. It is called like the field, with fewer rows if that is `rowwise`. Two zeros in one step may
+            be missed.
+        memory: "store" keeps the graph of the accepted steps for the backward pass. "checkpoint" keeps only the states
+            of their stages, and recomputes the graph of each step (first derivatives only).
+        derivatives: how many are exact for implicit methods; each takes one more evaluation of every stage. A
+            derivative of higher order raises `DerivativeOrderError`. For explicit methods all are exact.
         matrix: whether implicit methods form and factorize I - h gamma J for each sample, or solve with products by
-            GMRES, which takes less memory and, for stiff fields, more time. None forms it for at most 256 unknowns a
+            GMRES, which takes less memory and, for stiff fields, more time. None forms it for at most 256 unknowns per
             sample.
-        max_steps: steps of a sample, accepted or rejected, after which it is given up.
-        min_step: the size below which a step is given up; None takes the rounding of the time.
+        max_steps: the most steps of a sample, accepted or rejected.
+        min_step: the size below which a step fails; None takes the rounding of the time.
         first_step: the size of the first step; None takes Hairer's rule.
-        on_failure: "raise" a `ConvergenceError` if a sample does not get to its last time, "warn", or "ignore".
+        on_failure: "raise" a `ConvergenceError` if a sample does not reach its last time, "warn", or "ignore".
 
     Returns:
-        An `rs.integrate.Integration` with the states at all times (count, batch, *shape), and the status and numbers of
-        steps of every sample.
+        An `rs.integrate.Integration` with the states at all times (count, batch, *shape), and the status and step
+        counts of every sample.
 
     References: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.4; Hairer & Wanner,
     Solving ordinary differential equations II, section IV.8.
@@ -111,7 +111,7 @@ def odeint(
         flat = start.reshape(len(start), -1)
         depends = _probe(flow, grid[0], flat)
         outputs = Outputs(grid, flat)
-        # What a change or an event closes over may require a gradient, too.
+        # Tensors that a change or an event closes over may also require a gradient.
         more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)
         integrator = Integrator(
             methods,
@@ -153,7 +153,7 @@ def _methods(scheme: object) -> tuple[Method, ...]:
 
 
 def _vector_field(field: Any, inference: bool) -> VectorField:
-    """The field, wrapped. In inference mode it gets copies of the tensors that were made there."""
+    """The field, wrapped. In inference mode it gets copies of tensors made there."""
     wrapped = as_vector_field(field)
     if not inference:
         return wrapped
@@ -162,7 +162,7 @@ def _vector_field(field: Any, inference: bool) -> VectorField:
 
 
 def _probe(flow: Flow, t: Tensor, y: Tensor) -> bool:
-    """Whether the field depends on anything that requires a gradient. Refuses one that is another at every call."""
+    """Whether the field depends on anything that requires a gradient. Raises if two calls give different results."""
     first, second = (flow(t.detach(), y.detach()) for _ in range(2))
     if not torch.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
@@ -173,11 +173,11 @@ def _probe(flow: Flow, t: Tensor, y: Tensor) -> bool:
 
 
 def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
-    """Refuses a field that takes one time for all samples only: each has its own."""
+    """Raises if the field supports only one time for all samples: each sample has its own."""
     if len(y) == 1 or flow.field.autonomous:
         return
     with torch.no_grad():
-        # Not at the first time: much vanishes at zero.
+        # Not at the first time: at t = 0 many time-dependent terms vanish.
         early, late = (times[0, 0] + s * (times[1, 0] - times[0, 0]) for s in (0.38, 0.62))
         odd = torch.arange(len(y), device=y.device) % 2 == 1
         mixed = torch.where(odd, late, early)
@@ -186,13 +186,13 @@ def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
         except RuntimeError as error:
             raise ValueError(f"{_TIME} It raised: {error}") from error
         if not isinstance(each, Tensor) or each.shape != y.shape or one.shape != y.shape:
-            return  # Said elsewhere.
+            return  # Reported elsewhere.
         expected = torch.where(odd.reshape(-1, *(1,) * (y.dim() - 1)), other, one)
         if not torch.allclose(each, expected, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise ValueError(f"{_TIME} Its values for samples with two times are not those for each of the times.")
 
 
 _TIME = (
-    "field is called with a time for each sample, a tensor t (batch,), and has to treat it sample by sample: "
-    "shape it like t[:, None] before it multiplies states (batch, n)."
+    "field is called with one time for each sample, a tensor t (batch,): reshape it, such as t[:, None], before it "
+    "multiplies states (batch, n)."
 )

@@ -1,4 +1,4 @@
-"""The states at the times that were asked for: which step covers them, and dense output in it."""
+"""Output: finds the steps that cover the requested times, and collects their dense output."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Covered:
 
     Attributes:
         row: (points,), the row of the step.
-        sample, place: (points,), whose time it is, and which one.
+        sample, place: (points,), the sample, and the index of its time.
         at_end: (points,), whether a run ends there.
     """
 
@@ -26,7 +26,7 @@ class Covered:
 
 
 class Outputs:
-    """Collects the states at the times that were asked for.
+    """Collects the states at the requested times.
 
     Arguments:
         times: (count, batch), increasing or decreasing for each sample; may have a graph.
@@ -45,7 +45,7 @@ class Outputs:
         self._shape = (count, batch)
 
     def cover(self, steps: AcceptedSteps, end: Tensor) -> Covered:
-        """The times in the intervals of the steps, whose ends are at `end` (rows,). A time counts once."""
+        """The requested times in the intervals of the steps, which end at `end` (rows,). Each is returned once."""
         key = self._direction[steps.sample, 0] * end
         upto = torch.searchsorted(self._keys[steps.sample], key[:, None], right=True)[:, 0]
         begin = self._written[steps.sample]
@@ -57,7 +57,7 @@ class Outputs:
         return Covered(row, sample, place, steps.ends[row] & (self._keys[sample, place] == key[row]))
 
     def write(self, sample: Tensor, place: Tensor, values: Tensor) -> None:
-        """Takes the values (points, n) at the times `place` of the samples."""
+        """Stores the values (points, n) at the times `place` of the samples."""
         self._places.append(place * self._shape[1] + sample)
         self._values.append(values)
 
@@ -77,7 +77,7 @@ def interpolate(method: Method, s: Tensor, start: Tensor, end: Tensor, increment
         s: (points,), the fractions.
         start, end: (points, n), the states at the ends of the steps.
         increments: (stages, points, n).
-        at_end: (points,), where the end itself is wanted.
+        at_end: mask (points,) where the end state itself is returned.
     """
     powers = torch.arange(1, len(method.dense) + 1, dtype=s.dtype, device=s.device)
     weights = (s[:, None] ** powers) @ method.dense.to(s)

@@ -1,4 +1,4 @@
-"""Replays: the accepted steps of a run made again with a graph, the same steps of all samples together."""
+"""Replays: repeat the accepted steps of a run with a graph, the n-th steps of all samples together."""
 
 from dataclasses import dataclass, fields
 
@@ -16,12 +16,12 @@ from resolvent.integrate.trial import Interval
 
 @dataclass
 class Packed:
-    """All accepted steps of a run in the order they are repeated: the first steps of all samples, then the second ones.
+    """All accepted steps of a run in replay order: the first steps of all samples, then the second steps, and so on.
 
     Attributes:
         steps: as one record.
         covered: the times they cover, as one record.
-        sizes: how many samples make a first step, a second one, and so on.
+        sizes: the number of samples with a first step, a second step, and so on.
     """
 
     steps: AcceptedSteps
@@ -54,13 +54,13 @@ class Replay:
 
     Arguments:
         method, flow: of the run.
-        outputs: where the states at the times asked for go.
-        checkpoint: whether the graph of a step is made anew in the backward pass.
-        derivatives: how many are to be exact.
-        watch: has the event at which samples stop, if there is one.
+        outputs: collects the states at the requested times.
+        checkpoint: whether the graph of a step is recomputed in the backward pass.
+        derivatives: how many are exact.
+        watch: provides the event at which samples stop, if there is one.
 
     Attributes:
-        stops: the samples that an event has stopped, and the times when it did, with a graph.
+        stops: the samples stopped by an event, and the times of their events, with a graph.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Replay:
 
         Arguments:
             rounds: the accepted steps, and the times they cover.
-            point: where the run started, for the whole batch.
+            point: the start of the run, for the whole batch.
             dend: (batch,), zero, with the derivative of the end of the span.
         """
         if not rounds:
@@ -95,7 +95,7 @@ class Replay:
         return self._whole_batch(packed, point, dend)
 
     def _by_prefix(self, packed: Packed, point: Point, dend: Tensor | None, order: Tensor) -> Point:
-        """Samples are sorted by their number of steps, so that those that go on are the first ones."""
+        """Repeats the steps with samples sorted by their number of steps: those that continue come first."""
         point = point.take(order)
         dend = None if dend is None else dend[order]
         finished: list[Point] = []
@@ -112,7 +112,7 @@ class Replay:
         return Point(t, y, slope, dt).take(order.argsort())
 
     def _whole_batch(self, packed: Packed, point: Point, dend: Tensor | None) -> Point:
-        """Samples without a step in a group make one of no length."""
+        """Repeats the steps with the whole batch: samples without a step in a group make one of length zero."""
         before = 0
         for m in packed.sizes:
             rows = slice(before, before + m)
@@ -124,7 +124,7 @@ class Replay:
     def _step(
         self, packed: Packed, rows: slice, point: Point, dend: Tensor | None, sample: Tensor | None = None
     ) -> Point:
-        """One group of steps. Where `sample` is given, the point is that of the whole batch."""
+        """One group of steps. If `sample` is given, the point is that of the whole batch."""
         steps = packed.steps
         interval = Interval(*(getattr(steps.interval, f.name)[rows] for f in fields(Interval)))
         ends, known = steps.ends[rows], steps.increments[:, rows]
@@ -168,7 +168,7 @@ class Replay:
         increments: Tensor,
         end: Tensor,
     ) -> Tensor:
-        """The ends of a group of steps, with the states at events in place of those of the samples that stop there."""
+        """The ends of a group of steps; for samples that stop at an event, the state there."""
         met = steps.stop[rows].isfinite().nonzero()[:, 0]
         if not len(met):
             return end
@@ -194,7 +194,7 @@ class Replay:
         increments: Tensor,
         end: Tensor,
     ) -> None:
-        """The states at the times that the group covers."""
+        """Writes the states at the times that the group covers."""
         low, high = torch.searchsorted(covered.row, torch.tensor([rows.start, rows.stop], device=end.device)).tolist()
         if low == high:
             return
@@ -213,7 +213,7 @@ class Replay:
 def _spread(
     interval: Interval, ends: Tensor, known: Tensor, sample: Tensor, t: Tensor
 ) -> tuple[Interval, Tensor, Tensor]:
-    """The records of some samples for the whole batch, with steps of no length at t (batch,) for the others."""
+    """The records of some samples, extended to the whole batch with steps of length zero at t (batch,)."""
 
     def whole(values: Tensor, rest: Tensor) -> Tensor:
         return rest.index_copy(0, sample, values)

@@ -1,4 +1,4 @@
-"""What an integration gives back."""
+"""`Integration`, the result of `odeint`, and the status of its samples."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -35,17 +35,17 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Integration:
-    """The outcome of `rs.odeint`, sample by sample.
+    """The result of `rs.odeint`, per sample.
 
     Attributes:
-        times: (count,) or (count, batch), as they were given.
-        states: (count, batch, *shape), differentiable; NaN at the times that a sample did not reach.
-        status: (batch,) of `IntegrationStatus` codes.
+        times: (count,) or (count, batch), as given.
+        states: (count, batch, *shape), differentiable; NaN at times that a sample did not reach.
+        status: (batch,), `IntegrationStatus` codes.
         accepted, rejected: (batch,), numbers of steps.
-        reached: (batch,), the last time that was reached, in double precision; that of the event, differentiable, where
-            one stopped the sample.
+        reached: (batch,), the last time that was reached, in float64; if an event stopped the sample, the time of the
+            event, differentiable.
         final: (batch, *shape), the state at that time, differentiable.
-        evaluations: how often the field was called, for any number of samples; without the backward pass.
+        evaluations: the number of calls of the field, each for any number of samples, without the backward pass.
     """
 
     times: Tensor
@@ -59,7 +59,7 @@ class Integration:
 
     @property
     def done(self) -> Tensor:
-        """(batch,), whether a sample got to its last time, or stopped at an event."""
+        """(batch,), whether a sample reached its last time, or stopped at an event."""
         return (self.status == IntegrationStatus.DONE) | (self.status == IntegrationStatus.STOPPED)
 
     def __repr__(self) -> str:

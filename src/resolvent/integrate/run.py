@@ -1,4 +1,4 @@
-"""One adaptive run: steps of one method, for every sample over its own span, without a graph."""
+"""One adaptive run: steps of one method, each sample over its own span, without a graph."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,12 +16,12 @@ from resolvent.integrate.systems import systems
 from resolvent.integrate.trial import Interval, Trial, add, attempt
 
 STIFF = -1
-"""The status of a sample that an explicit method hands over to an implicit one."""
+"""The status of a sample that switches from an explicit method to an implicit one."""
 
-# The h |lambda| beyond which a step of an explicit method of order five looks stiff (it is stable up to 3.3), and how
-# many such steps, or others, it takes to decide.
+# A step of an explicit method of order five looks stiff if h |lambda| exceeds the first number (it is stable up to
+# 3.3). 15 stiff steps make a sample stiff; 6 others in a row clear the count.
 _STIFF_FROM, _STIFF_STEPS, _RELAXED_STEPS = 2.0, 15, 6
-# What a step that failed altogether is multiplied by.
+# The factor for a step that failed without an error estimate.
 _SHRINK = 0.25
 # The smallest step at t = 0.
 _TINY = 1e-200
@@ -29,16 +29,16 @@ _TINY = 1e-200
 
 @dataclass(frozen=True)
 class AcceptedSteps:
-    """The steps that a round accepted, with a row per sample that made one.
+    """The accepted steps of a round, with one row per sample that made one.
 
     Attributes:
         sample: (rows,), numbers in the batch.
-        number: (rows,), how many steps of this run the sample had made before.
+        number: (rows,), the number of earlier steps of the sample in this run.
         interval: of the step.
         ends: (rows,), whether the step ends at the end of the span.
         start, end: (rows, n), the states at its ends.
         increments: (stages, rows, n), h times the slopes of the stages.
-        stop: (rows,), the fraction of the step at which an event stops the sample, infinite where none does.
+        stop: (rows,), the fraction of the step at which an event stops the sample; infinite if none does.
     """
 
     sample: Tensor
@@ -57,11 +57,11 @@ class Run:
 
     Attributes:
         method, flow, tolerance: the table, the field, and the norm.
-        max_steps: of a sample, accepted or not, in this and in earlier runs.
+        max_steps: of a sample, accepted or not, in this run and earlier ones.
         min_step: the size below which a step fails; None takes the rounding of the time.
         jump_before, jump_after: whether the field may jump at the start and at the end of the span.
         look: finds events, see `resolvent.integrate.events.Watch.look`; None if there are none.
-        detect: whether samples that are limited by stability are handed over, with the status `STIFF`.
+        detect: whether samples whose steps are limited by stability end with the status `STIFF`.
     """
 
     method: Method
@@ -80,7 +80,7 @@ class Run:
         self.systems = systems(self.flow)
 
     def rounds(self, whole: Samples) -> Iterator[AcceptedSteps]:
-        """Makes steps until no sample is running, and yields those that were accepted; `whole` is where they stand."""
+        """Makes steps until no sample is running, and yields the accepted ones; `whole` is the state of the samples."""
         live, rows = whole, torch.arange(len(whole.t), device=whole.t.device)
         while True:
             running = live.status == Status.RUNNING
@@ -121,7 +121,7 @@ class Run:
         return steps if self.look is None else self._stop(live, rows, steps)
 
     def _stop(self, live: Samples, rows: Tensor, steps: AcceptedSteps) -> AcceptedSteps:
-        """Stops the samples that meet an event in their steps."""
+        """Stops the samples that reach an event in their steps."""
         assert self.look is not None
         stop, t, y = self.look(self.method, steps)
         met = rows[stop.isfinite()]
@@ -131,8 +131,8 @@ class Run:
         return replace(steps, stop=stop)
 
     def _interval(self, live: Samples, running: Tensor) -> tuple[Interval, Tensor]:
-        """The next step, and whether it ends at the end of the span: if need be it is a little longer or, so that the
-        last one does not get tiny, half of what remains."""
+        """The next step, and whether it ends at the end of the span. To reach the end it may be 1% longer; to avoid a
+        tiny last step it may be half of the rest."""
         remaining = (live.end - live.t).abs()
         ends = live.h * 1.01 >= remaining
         h = torch.where(ends, remaining, torch.where(2 * live.h > remaining, 0.5 * remaining, live.h))
@@ -151,10 +151,10 @@ class Run:
     def _update(
         self, live: Samples, trial: Trial, interval: Interval, running: Tensor, good: Tensor, ends: Tensor
     ) -> None:
-        """Moves the samples that are `good`, chooses the next steps, and ends what cannot go on."""
+        """Moves the samples where `good`, chooses the next steps, and ends samples that cannot continue."""
         finite = trial.estimate.isfinite()
         unsolved = running & ~trial.solved
-        retry = unsolved & ~live.fresh  # With a Jacobian of its own before the step is made shorter.
+        retry = unsolved & ~live.fresh  # With a new Jacobian, before the step is shortened.
         estimate = torch.where(finite, trial.estimate, torch.inf).to(live.h)
         size = interval.h.abs()
         longer = self.controller.accepted(size, estimate, live.error, live.rejected)

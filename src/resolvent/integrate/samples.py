@@ -1,4 +1,4 @@
-"""`Samples`: where every sample of a run stands."""
+"""`Samples`: the state of every sample of a run."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from torch import Tensor
 
 @dataclass
 class Samples:
-    """The state of a run, with a row per sample. Rows of samples that are done are left out where the field allows it.
+    """The state of a run, with one row per sample. Samples that are done are dropped if the field allows it.
 
     Attributes:
         index: number of the sample in its batch.
-        t, y, slope: (batch,) in double precision, (batch, n) twice: time, state, and F there.
+        t, y, slope: (batch,) in float64, (batch, n), (batch, n): time, state, and F there.
         start, end: (batch,), the span of the run.
         direction: (batch,), 1 or -1.
         h: (batch,), the size of the next step.
         error: (batch,), the estimate of the last accepted step, at least 1e-4.
-        rejected: (batch,), whether the last step was.
-        cause: (batch,), the status a sample fails with if its step gets too small.
-        status: (batch,) of `IntegrationStatus` codes.
+        rejected: (batch,), whether the last step was rejected.
+        cause: (batch,), the status of a sample if its step becomes too small.
+        status: (batch,), `IntegrationStatus` codes.
         accepted, attempts: (batch,), numbers of steps.
-        written: (batch,), how many of the times that were asked for are behind.
+        written: (batch,), how many of the requested times have been passed.
         matrix, matrix_tau: (batch, n, n) and (batch,): tau J, and its tau.
-        stale, fresh: (batch,), whether J has to be made anew, and whether it belongs to the present state.
+        stale, fresh: (batch,), whether J must be recomputed, and whether it belongs to the current state.
         contraction: (batch,), theta / (1 - theta) of the last Newton iteration.
         second, third: (batch, n), derivatives of the solution at t, from the last step of an implicit method.
         stiff, relaxed: (batch,), counts of steps that look stiff, and that do not.
@@ -57,12 +57,12 @@ class Samples:
     relaxed: Tensor
 
     def take(self, rows: Tensor) -> "Samples":
-        """The samples `rows` alone."""
+        """Only the samples `rows`."""
         rest: dict[str, Any] = {name: None if value is None else value[rows] for name, value in self.items()}
         return dataclasses.replace(self, **rest)
 
     def put(self, rows: Tensor, some: "Samples") -> None:
-        """Puts back the rows that `take` took."""
+        """Writes back the rows returned by `take`."""
         for name, value in some.items():
             if value is not None:
                 whole = getattr(self, name)

@@ -1,4 +1,4 @@
-"""The linear systems of the implicit stages, I - tau J: dense factors for few unknowns, Krylov's methods for many."""
+"""The linear systems of the implicit stages, I - tau J: dense factors for few unknowns, Krylov methods for many."""
 
 from abc import ABC, abstractmethod
 
@@ -33,7 +33,7 @@ class Factors(System):
 
 
 class Products(System):
-    """The matrices by their products, at one point: for many unknowns.
+    """The matrices at one point as products with vectors, for many unknowns.
 
     Arguments:
         flow: the field.
@@ -56,7 +56,7 @@ class Products(System):
 
 
 class KeptMatrix:
-    """The systems of a run by dense matrices. Jacobians are kept until they are called for anew."""
+    """The systems of a run with dense matrices. Jacobians are kept until they are stale."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -66,7 +66,7 @@ class KeptMatrix:
         stale = samples.stale
         if bool(stale.any()):
             new = self._jacobian(t, samples.y, tau, stale)
-            # An infinite matrix would make all corrections zero, as if the stage were solved for.
+            # An infinite matrix would make all corrections zero, as if the stage were solved.
             new = torch.where(new.isfinite(), new, torch.nan)
             samples.matrix = new if samples.matrix is None else torch.where(stale[:, None, None], new, samples.matrix)
             samples.matrix_tau = torch.where(stale, tau, samples.matrix_tau)
@@ -78,7 +78,7 @@ class KeptMatrix:
         return Factors(identity - ratio.to(samples.y.dtype)[:, None, None] * samples.matrix)
 
     def _jacobian(self, t: Tensor, y: Tensor, tau: Tensor, stale: Tensor) -> Tensor:
-        """tau J of the samples that are stale, (batch, n, n); of others anything."""
+        """tau J of the stale samples, (batch, n, n); the other rows are arbitrary."""
         if not self.flow.field.rowwise or bool(stale.all()):
             return self.flow.step_matrix(t, y, tau)
         rows = stale.nonzero()[:, 0]
@@ -87,7 +87,7 @@ class KeptMatrix:
 
 
 class NewProducts:
-    """The systems of a run by products with the Jacobian at the start of each step."""
+    """The systems of a run as products with the Jacobian at the start of each step."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -99,5 +99,5 @@ class NewProducts:
 
 
 def systems(flow: Flow) -> KeptMatrix | NewProducts:
-    """How the systems of a field are solved."""
+    """The systems for a field: dense or by products."""
     return KeptMatrix(flow) if flow.matrix else NewProducts(flow)

@@ -19,9 +19,9 @@ class Interval:
     """The interval of a step of each sample.
 
     Attributes:
-        t, h: (batch,), its start and its length, with a sign.
-        first, last: (batch,), the times at which the field is evaluated for its ends. They differ from these by one
-            rounding where the field jumps there.
+        t, h: (batch,), its start and its signed length.
+        first, last: (batch,), the times at which the field is evaluated for the two ends. They differ from the ends by
+            one rounding if the field jumps there.
         closed: (batch,), whether the field jumps at the end. No stage is then evaluated beyond it.
     """
 
@@ -43,15 +43,15 @@ class Interval:
 
 @dataclass
 class Trial:
-    """What an attempt led to.
+    """The result of an attempt.
 
     Attributes:
         increments: h times the slopes of the stages, (batch, n) each.
         y: (batch, n), the state at the end.
         estimate: (batch,), the error in the weighted norm.
-        solved: (batch,), whether all stages were solved for.
+        solved: (batch,), whether all stages were solved.
         rate: (batch,), the slowest contraction of the Newton iterations.
-        stiffness: (batch,), h times an estimate of the largest eigenvalue, where the method can tell, else None.
+        stiffness: (batch,), h times an estimate of the largest eigenvalue; None if the method has no such estimate.
     """
 
     increments: list[Tensor]
@@ -75,7 +75,7 @@ def attempt(
     table, y = method.tableau, samples.y
     h = interval.h.to(y.dtype)[:, None]
     newton = SimplifiedNewton(flow, tolerance, tolerance.newton(y.dtype))
-    # What was known of the contraction gets less certain from step to step.
+    # The known contraction becomes less certain with each step.
     samples.contraction = samples.contraction**0.8
     increments: list[Tensor] = []
     solved, rate, states = running, torch.zeros_like(y[:, 0]), [y]
@@ -109,7 +109,7 @@ def attempt(
 
 
 def _guess(method: Method, i: int, increments: list[Tensor], h: Tensor, samples: Samples) -> Tensor:
-    """A guess of the increment of stage i: from the stages before it, or while these are few, from the last step."""
+    """A guess of the increment of stage i, from the earlier stages or, if these are few, from the last step."""
     if len(set(method.tableau.c[:i])) > 2:
         return add(torch.zeros_like(h), method.guesses[i], increments)
     ahead = method.tableau.c[i] * h
@@ -117,7 +117,8 @@ def _guess(method: Method, i: int, increments: list[Tensor], h: Tensor, samples:
 
 
 def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
-    """x plus the weighted sum of the terms, in this order: no sample's rounding depends on the others."""
+    """x plus the weighted sum of the terms, in this order, so that the rounding of a sample does not depend on the
+    others."""
     total = x
     for weight, term in zip(weights, terms, strict=True):
         if weight != 0:

@@ -1,4 +1,4 @@
-"""Convolutions with batch normalisation, the field of the usual residual network."""
+"""`BatchNormConv`: convolutions with batch normalisation, the field of the usual residual network."""
 
 import math
 
@@ -10,7 +10,7 @@ from resolvent.spectral import Disc, norm_bound
 
 
 class BatchNormConv(Field):
-    """F(y) = K_2 * relu(N_2(K_1 * relu(N_1(y)))), N the normalisation by the statistics of the batch.
+    """F(y) = K_2 * relu(N_2(K_1 * relu(N_1(y)))), N the normalisation by batch statistics.
 
     For explicit layers only: in training mode the field couples the samples of a batch, and each evaluation in a solve
     would update the running statistics.

@@ -19,7 +19,7 @@ from resolvent.spectral import spectral_norm
 Size = tuple[int, int]
 
 ARCHITECTURES = {"paper": (1, 2, 4, 8), "authors": (1, 2, 4)}
-"""The channels of each stage, in multiples of those of the first."""
+"""The channels of each stage, as multiples of those of the first."""
 
 
 class ForwardResult(NamedTuple):
@@ -27,7 +27,7 @@ class ForwardResult(NamedTuple):
 
     Attributes:
         logits: (batch, num_classes).
-        trajectories: of the stages, in their order.
+        trajectories: of the stages, in order.
     """
 
     logits: Tensor
@@ -37,7 +37,7 @@ class ForwardResult(NamedTuple):
 class ImplicitResNet(nn.Sequential):
     """Stages of theta layers between convolutions, average pooling and a linear map to the classes.
 
-    It is an nn.Sequential, so that `rs.analysis.lipschitz_bound` and `certified_radius` can follow it; make one with
+    It is an nn.Sequential, so `rs.analysis.lipschitz_bound` and `certified_radius` support it. Make one with
     `implicit_resnet18`.
 
     Arguments:
@@ -48,7 +48,7 @@ class ImplicitResNet(nn.Sequential):
     def __init__(self, modules: OrderedDict[str, nn.Module], input_shape: tuple[int, int, int]) -> None:
         super().__init__(modules)
         self.input_shape = input_shape
-        # A hook, not a `forward`: the certificates only follow modules with the forward of nn.Sequential.
+        # A hook, not a `forward`: the certificates support only modules with the forward of nn.Sequential.
         self.register_forward_pre_hook(_check_images)
 
     @property
@@ -57,7 +57,7 @@ class ImplicitResNet(nn.Sequential):
         return tuple(module for module in self if isinstance(module, ThetaBlock))
 
     def forward_with_trajectories(self, images: Tensor) -> ForwardResult:
-        """The logits together with the trajectories of the stages, e.g. for `rs.regularizers.TrajectoryPenalty`:
+        """The logits and the trajectories of the stages, e.g. for `rs.regularizers.TrajectoryPenalty`:
 
         logits, trajectories = model.forward_with_trajectories(images)
         penalty = sum(penalise(stage.field, t).total for stage, t in zip(model.stages, trajectories))
@@ -102,47 +102,46 @@ def implicit_resnet18(
 
         images -> conv 7x7, stride 2 -> stage -> conv 3x3, stride 2 -> stage -> ... -> average -> linear -> logits
 
-    Without arguments it is the network that withstood noise best among those with implicit layers, F = G, theta = 1/2;
-    train it with weight decay and `rs.regularizers.Sensitivity`, see the page on models.
+    The default is the network that was most robust to noise among those with implicit layers, F = G, theta = 1/2. Train
+    it with weight decay and `rs.regularizers.Sensitivity`, see the page on models.
 
-    A stage is a `ThetaBlock` of two layers with weights of their own around G(y) = K_2 * relu(K_1 * relu(y)), or of
+    A stage is a `ThetaBlock` of two layers, each with its own weights, around G(y) = K_2 * relu(K_1 * relu(y)), or of
     gradient flows F(y) = -K^T relu(K y + b), K a convolution to twice the channels, which has as many weights and
     biases. The number of parameters does not depend on theta. It depends on the normalisation only through the affine
-    maps of batch norms, four numbers per channel in each layer, and through S, where it is learned.
+    maps of batch norms, four numbers per channel in each layer, and through S, if it is learned.
 
-    A gradient flow is monotone, <F(u) - F(v), u - v> <= 0, whatever its weights. Hence an implicit layer of it has
-    exactly one solution for every h, and with theta >= 1/2 it moves no two states apart, which
-    `rs.analysis.lipschitz_bound` knows.
+    A gradient flow is monotone, <F(u) - F(v), u - v> <= 0, for all weights. Hence its implicit layers have exactly one
+    solution for every h, and with theta >= 1/2 they do not move states apart; `rs.analysis.lipschitz_bound` uses this.
 
     Arguments:
         theta: of all layers; 0 is the explicit residual network.
         channels: of the first stage.
-        num_classes: how many.
-        input_shape: of one image, (channels, height, width); the network takes no other.
+        num_classes: the number of classes.
+        input_shape: of one image, (channels, height, width); the network accepts no other.
         architecture: "paper": four stages, with channels times 1, 2, 4, 8. "authors": a 3x3 max-pooling with stride 2
             after the first convolution, and three stages, with channels times 1, 2, 4, as in the authors' programs.
         normalization: "bounded": F = c y + r S*G, the paper's F^{low,high}, with the norm of each convolution (of the
-            operator, not of the reshaped weight) kept within 1. "free": F = S*G without norms and shift; with
+            operator, not of the reshaped weight) at most 1. "free": F = S*G without normalisation and shift; with
             theta = 0 the usual residual network. "batch": F = S*G with batch normalisation before each activation,
-            for theta = 0 alone. "gradient": F = -K^T relu(K y + b), with K free. "bounded-gradient": the same with the
-            norm of K kept within 1, which makes explicit layers with h <= 2 non-expansive, too.
+            only for theta = 0. "gradient": F = -K^T relu(K y + b), with K free. "bounded-gradient": the same with the
+            norm of K at most 1, which makes explicit layers with h <= 2 non-expansive, too.
         low, high: limits of the spectrum of a bounded field; c = (low + high)/2, r = (high - low)/2.
         learn_shift: whether c is learned, see `rs.fields.Bounded`.
-        scale: S at the start, 0.1 by default, or its value, 1 by default, if it is not learned. Gradient flows have no
-            S: there `scale` and `per_channel` are refused, and `learn_scale` has no meaning.
+        scale: initial value of S, 0.1 by default, or its constant value, 1 by default, if it is not learned. Gradient
+            flows have no S: `scale` and `per_channel` then raise, and `learn_scale` has no effect.
         learn_scale: whether S, the sigmoid of parameters, is learned; None learns that of bounded fields and of those
             with batch normalisation.
-        per_channel: S has an entry for each channel instead of one for each pixel and channel.
-        always: divide convolutions of bounded fields by their norms also where these are below 1.
+        per_channel: S has one entry per channel instead of one per pixel and channel.
+        always: whether to divide convolutions of bounded fields by their norms also if these are below 1.
         power_iterations: see `rs.spectral.spectral_norm`.
-        transition_bound: if given, the norms of the convolutions between the stages and of the linear map are kept
-            within it, too.
-        layers: of each stage.
-        steps: of each layer, which share its weights.
+        transition_bound: if given, an upper limit for the norms of the convolutions between the stages and of the
+            linear map.
+        layers: the number of layers per stage.
+        steps: the number of steps per layer; they share its weights.
         step_size: h, of each step.
         init: see `rs.fields.initialise`.
-        stem_gain: multiplies the initial weights of the first convolution; 1 is the usual start.
-        stopping: of the solves; None takes a relative tolerance of 1e-3, which is enough for training in float32.
+        stem_gain: multiplies the initial weights of the first convolution; 1 is the usual initialisation.
+        stopping: for the solves; None takes a relative tolerance of 1e-3, which is enough for training in float32.
         block: solver, adjoint, memory, on_failure, guess, reuse, form and learn_theta, as for `ThetaBlock`.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, 2021, example 4; He et al., Identity
@@ -193,7 +192,7 @@ def _assemble(
     pool: bool,
     stage: Callable[[int, Size], ThetaBlock],
 ) -> tuple[OrderedDict[str, nn.Module], list[tuple[nn.Module, tuple[int, ...]]]]:
-    """The modules by name, and those between the stages with the shape of what they take."""
+    """The modules by name, and the modules between the stages with their input shapes."""
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     modules["stem"] = nn.Conv2d(shape[0], widths[0], 7, stride=2, padding=3)
     transitions: list[tuple[nn.Module, tuple[int, ...]]] = [(modules["stem"], shape)]

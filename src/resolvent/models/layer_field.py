@@ -12,13 +12,14 @@ GRADIENTS = ("gradient", "bounded-gradient")
 NORMALIZATIONS = ("bounded", "free", "batch", *GRADIENTS)
 
 FREE_LINEAR_PART = -0.25
-"""What solvers split off from a gradient flow with a free K, for speed alone. With Xavier's initialisation |K|^2 is 2
-to 4, whatever the number of channels, and -1 is best; after training with weight decay slopes are small, and 0 is."""
+"""The linear part that solvers split off from a gradient flow with a free K; it affects only speed. With Xavier
+initialisation |K|^2 is 2 to 4 for any number of channels, and -1 is best. After training with weight decay slopes are
+small, and 0 is best."""
 
 
 @dataclass(frozen=True)
 class LayerField:
-    """Makes the fields of layers; the attributes are described at `rs.models.implicit_resnet18`."""
+    """Makes the fields of layers; for the attributes see `rs.models.implicit_resnet18`."""
 
     normalization: str
     low: float
@@ -39,7 +40,7 @@ class LayerField:
         if self.normalization in GRADIENTS and (self.scale is not None or self.per_channel):
             raise ValueError(
                 f"a gradient flow has no scale S, got scale={self.scale} and per_channel={self.per_channel}: leave "
-                "them out, and let step_size say how far a layer goes."
+                "them out, and set step_size instead."
             )
 
     def __call__(self, channels: int, size: tuple[int, int]) -> Field:
@@ -69,7 +70,7 @@ class LayerField:
         return Scaled(inner, self.scale, self.learn_scale, self.per_channel)
 
     def _gradient_flow(self, channels: int, size: tuple[int, int]) -> GradientFlow:
-        # Twice the channels: as many weights and biases as the two convolutions of the other fields have.
+        # Twice the channels: as many weights and biases as the two convolutions of the other fields.
         layer = nn.Conv2d(channels, 2 * channels, 3, padding=1)
         initialise([layer], self.init)
         bounded = self.normalization == "bounded-gradient"

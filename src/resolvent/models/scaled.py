@@ -1,4 +1,4 @@
-"""A field with a learned scale and no bound."""
+"""`Scaled`: a field with a learned scale and no bound."""
 
 import math
 
@@ -11,15 +11,15 @@ from resolvent.spectral import Disc
 
 
 class Scaled(Field):
-    """F(y) = S(v) * G(y), S = sigmoid: what `rs.fields.Bounded` is without its shift, its radius and its bound on G.
+    """F(y) = S(v) * G(y), S = sigmoid: `rs.fields.Bounded` without shift, radius and bound on G.
 
-    It has the parameters of a `Bounded` field around the same G, so that the two can be compared.
+    It has the same parameters as a `Bounded` field around the same G, so that the two can be compared.
 
     Arguments:
-        field: G, any field that tells the shape of its states.
-        scale: S at the start, in (0, 1), if it is learned; otherwise its value, 1 by default, which makes F = G.
+        field: G, any field that declares the shape of its states.
+        scale: initial value of S, in (0, 1), if it is learned; otherwise its constant value, 1 by default, with F = G.
         learn_scale: whether S is learned.
-        per_channel: S has one entry for each channel, the first dimension, instead of one for each entry.
+        per_channel: S has one entry per channel, the first dimension, instead of one per entry.
     """
 
     raw_scale: Tensor
@@ -30,7 +30,7 @@ class Scaled(Field):
         super().__init__()
         expect_field(field, "Scaled", "rs.Autonomous(module, shape=...)")
         if field.shape is None:
-            raise ValueError(f"{type(field).__name__} does not tell the shape of its states: make it with size=(...)")
+            raise ValueError(f"{type(field).__name__} has no declared shape of its states: make it with size=(...)")
         self.field = field
         self.shape, self.rowwise, self.autonomous = field.shape, field.rowwise, field.autonomous
         self.learn_scale = learn_scale

@@ -1,4 +1,4 @@
-"""Figures of stability regions, spectra, fields and training, ready for a paper; needs matplotlib."""
+"""Publication-ready figures of stability regions, spectra, fields and training; needs matplotlib."""
 
 from resolvent.plotting.curves import training_curves
 from resolvent.plotting.fields import vector_field

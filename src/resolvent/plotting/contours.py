@@ -1,4 +1,4 @@
-"""Contours with labels that keep clear of each other, of the frame and of what else is drawn."""
+"""Contours with labels that do not overlap each other, the frame or other marks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-# Shares of the axes: smaller contours have no room for a label and are left out; labels keep this far from the frame.
+# Fractions of the axes: smaller contours have no room for a label and are not drawn; the distance of labels from the
+# frame.
 _SMALLEST, _MARGIN = 0.16, 0.09
 
 Values = NDArray[np.float64]
@@ -21,15 +22,15 @@ def draw_contours(
     heavy: float,
     avoid: Sequence[complex] = (),
 ) -> None:
-    """Draw the contours of values on a grid, with a label on each.
+    """Draws the contours of values on a grid, with a label on each.
 
     Arguments:
         ax: where to draw.
         x, y: (n,) and (m,), the grid.
         values: (m, n).
         labels: by level, in ascending order.
-        heavy: the level that is drawn heavier, and drawn however small it is.
-        avoid: points x + iy that labels keep away from.
+        heavy: the level that is drawn heavier, and drawn at any size.
+        avoid: points x + iy that labels avoid.
     """
     levels = [level for level in labels if values.min() < level < values.max()]
     if not levels:
@@ -55,19 +56,19 @@ def _extent(points: Values) -> float:
 
 
 def _filled_in(points: Values) -> Values:
-    """The same line with points all along it: a straight one comes as its two ends."""
+    """The same line with more points: a straight line has only its two ends."""
     length = np.concatenate(([0.0], np.hypot(*np.diff(points, axis=0).T).cumsum()))
     at = np.linspace(0, length[-1], 200)
     return np.stack([np.interp(at, length, coordinate) for coordinate in points.T], axis=1)
 
 
 def _places(contours: list[Values], x: Values, y: Values, avoid: Sequence[complex]) -> list[tuple[float, float]]:
-    """A point on each contour, in the frame and far from the others and from what is to be avoided."""
+    """A point on each contour, in the frame and far from the others and from the points in `avoid`."""
     low, high = np.array([x[0], y[0]]), np.array([x[-1], y[-1]])
     margin = _MARGIN * (high - low)
     taken = [np.array([z.real, z.imag]) for z in avoid]
     places = []
-    for points in sorted(contours, key=_extent):  # short ones have the least choice
+    for points in sorted(contours, key=_extent):  # short ones first: they have the fewest candidates
         inside = points[((points > low + margin) & (points < high - margin)).all(axis=1)]
         if len(inside):
             distance = np.min([np.hypot(*(inside - place).T) for place in taken], axis=0, initial=np.inf)

@@ -1,4 +1,4 @@
-"""Curves of training."""
+"""`training_curves`: quantities recorded during training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,14 +21,14 @@ def training_curves(
     ylabel: str = "loss",
     log: bool = True,
 ) -> Axes:
-    """Draw quantities that were recorded while networks trained.
+    """Draws quantities recorded during training.
 
     Arguments:
-        curves: by name, (epochs,) each; or (seeds, epochs), drawn as the median within the range of all seeds.
+        curves: by name, (epochs,) each; or (seeds, epochs), drawn as the median and the range of all seeds.
         ax: where to draw; None makes a figure.
-        xlabel: what is counted, with its unit.
-        ylabel: what is recorded, with its unit.
-        log: whether the vertical axis is logarithmic; refused where a value is not positive.
+        xlabel: the horizontal quantity, with its unit.
+        ylabel: the recorded quantity, with its unit.
+        log: whether the vertical axis is logarithmic; raises if a value is not positive.
 
     Returns:
         The axes.
@@ -45,7 +45,7 @@ def training_curves(
                     f"{name!r} holds values that are not positive, down to {runs.min():g}: take log=False."
                 )
             epochs = np.arange(1, runs.shape[1] + 1)
-            # Both colour and dashes tell curves apart, so that more of them than colours can be drawn.
+            # Curves differ in colour and dashes, so there can be more curves than colours.
             color, dashes = COLORS[k % len(COLORS)], _DASHES[k % len(_DASHES)]
             ax.plot(epochs, np.median(runs, axis=0), label=name, color=color, linestyle=dashes)
             if len(runs) > 1:

@@ -1,4 +1,4 @@
-"""Vector fields in the plane, with what moves along them."""
+"""`vector_field`: vector fields in the plane, with trajectories and regions."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,9 +29,9 @@ def vector_field(
     arrows: int = 21,
     labels: tuple[str, str] = ("$y_1$", "$y_2$"),
 ) -> Axes:
-    """Draw a field in the plane as arrows, with trajectories through it and regions that it carries along.
+    """Draws a field in the plane as arrows, with trajectories and regions that move with it.
 
-    Long arrows are shortened to the square root of their length, so that short ones are still seen.
+    Arrows are drawn with the square root of their length, so that short ones stay visible.
 
     Arguments:
         field: F(t, y) on states (batch, 2).
@@ -39,8 +39,8 @@ def vector_field(
         xlim, ylim: limits of the two components.
         t: time at which the field is shown.
         trajectories: (T, batch, 2), as `Trajectory.states`; dots mark where they start.
-        regions: corners (n, 2) of each, in order of time: filled in turn, the later the darker.
-        arrows: in each direction.
+        regions: the corners (n, 2) of each, in order of time; later ones are darker.
+        arrows: the number of arrows in each direction.
         labels: of the two components.
 
     Returns:
@@ -67,7 +67,7 @@ def vector_field(
 
 
 def _middles(limits: Limits, count: int) -> Values:
-    """The middles of equal cells, which keeps arrows off the frame."""
+    """The centres of equal cells, which keeps arrows off the frame."""
     ends = np.linspace(*limits, count + 1)
     return (ends[1:] + ends[:-1]) / 2
 

@@ -20,7 +20,7 @@ def phase_diagram(
     periods: float = 2.0,
     start: tuple[float, float] = (0.0, 1.0),
 ) -> Axes:
-    """Draw the orbit of the oscillator y' = -omega^2 z, z' = y that a scheme computes, over the exact one.
+    """Draws the orbit of the oscillator y' = -omega^2 z, z' = y computed by a scheme, over the exact one.
 
     In the coordinates (z, y/omega) the exact orbit is a circle.
 
@@ -57,7 +57,7 @@ def phase_diagram(
 def phase_diagrams(
     axes: Sequence[Axes] | None = None, *, omega: float = 50.0, h: float = 0.004, periods: float = 2.0
 ) -> tuple[Axes, ...]:
-    """Draw the phase diagrams of forward Euler, the trapezoidal rule, backward Euler and Verlet side by side.
+    """Draws the phase diagrams of forward Euler, the trapezoidal rule, backward Euler and Verlet side by side.
 
     The first spirals out, the third in, and the other two stay on closed curves.
 

@@ -44,19 +44,19 @@ def stability_region(
     legend: bool = True,
     resolution: int = 301,
 ) -> Axes:
-    """Draw where in the plane of z = h lambda a scheme is stable.
+    """Draws the stability region of a scheme in the plane of z = h lambda.
 
-    The region in which a step does not enlarge is grey, with labelled contours of the amplification, |R(z)| or the
-    largest root; the disc in which fixed-point iteration contracts is red; poles are crosses. A scheme of two halves is
-    stable on a part of the imaginary axis alone, which is drawn as a bar.
+    The region in which a step does not amplify is grey, with labelled contours of the amplification, |R(z)| or the
+    largest root; the disc in which fixed-point iteration contracts is red; poles are crosses. A partitioned scheme is
+    stable only on a part of the imaginary axis, which is drawn as a bar.
 
     Arguments:
         scheme: of the library.
         ax: where to draw; None makes a figure.
-        xlim, ylim: limits of Re z and Im z; None shows all that is of interest.
+        xlim, ylim: limits of Re z and Im z; None chooses them from the scheme.
         levels: of the contours; 1 is drawn heavier.
-        contractive: whether to draw the red disc; None does where there is an equation to solve.
-        unit_disc: whether to hatch the unit disc, which holds the spectrum of a 1-Lipschitz field at h = 1.
+        contractive: whether to draw the red disc; None draws it if there is an equation to solve.
+        unit_disc: whether to hatch the unit disc, which contains the spectrum of a 1-Lipschitz field at h = 1.
         legend: whether to explain the colours.
         resolution: points in each direction.
 
@@ -88,14 +88,14 @@ def theta_regions(
     limit: float = 4.5,
     resolution: int = 301,
 ) -> tuple[Axes, ...]:
-    """Draw the stability regions of theta layers side by side, as `stability_region` draws them.
+    """Draws the stability regions of theta layers side by side, by `stability_region`.
 
-    Grey is |R(z)| <= 1, red the disc |z| < 1/theta in which the layer's fixed point is contractive (everything for
-    theta = 0, where nothing is solved), and the hatched unit disc holds the spectrum of a 1-Lipschitz field at h = 1.
+    Grey is |R(z)| <= 1, red the disc |z| < 1/theta in which the layer's fixed point is contractive (the whole plane for
+    theta = 0, where nothing is solved). The hatched unit disc contains the spectrum of a 1-Lipschitz field at h = 1.
 
     Arguments:
-        thetas: a panel each.
-        axes: as many, or None for a new figure the width of a page.
+        thetas: one panel each.
+        axes: one per theta, or None for a new figure the width of a page.
         limit: of Re z and Im z.
         resolution: points in each direction.
 
@@ -124,13 +124,13 @@ def _draw_growth(
 ) -> None:
     x, y = np.linspace(*xlim, resolution), np.linspace(*ylim, resolution)
     z = torch.from_numpy(x[None, :] + 1j * y[:, None])
-    # Next to a pole the values are huge, and the contours of their logarithm straight enough to be placed well.
+    # Near a pole the values are huge; contours of their logarithm are more accurate.
     growth = amplification(scheme, z).clamp(1e-6, 1e6).log().numpy()
     logs = sorted(math.log(level) for level in levels)
     if scheme.acts_on_halves:
-        logs = [level for level in logs if level != 0]  # the region has no interior: it is the bar
+        logs = [level for level in logs if level != 0]  # the region is the bar, and has no interior
     else:
-        # An amplification of 1 up to rounding belongs to the region.
+        # The region includes an amplification of 1 up to rounding.
         ax.contourf(x, y, growth, levels=[-np.inf, 1e-9], colors=[GREY], zorder=0)
     landmarks = [0j, *scheme.linear_form.poles.tolist(), *_bar(scheme)]
     draw_contours(ax, x, y, growth, {level: f"{math.exp(level):g}" for level in logs}, heavy=0.0, avoid=landmarks)
@@ -146,7 +146,7 @@ def _draw_contractive(ax: Axes, radius: float, xlim: Limits, ylim: Limits) -> No
 
 
 def _draw_landmarks(ax: Axes, scheme: Scheme) -> None:
-    """Draws the axes, the poles, and the stable part of the imaginary axis for schemes of two halves."""
+    """Draws the axes, the poles, and the stable part of the imaginary axis for partitioned schemes."""
     ax.axhline(0, color="0.4", linewidth=0.4, zorder=1.5)
     ax.axvline(0, color="0.4", linewidth=0.4, zorder=1.5)
     poles = scheme.linear_form.poles.numpy()
@@ -168,13 +168,13 @@ def _handles(scheme: Scheme, contractive: bool, unit_disc: bool) -> list[Artist]
 
 
 def _bar(scheme: Scheme) -> tuple[complex, ...]:
-    """The ends of the stable interval of a scheme of two halves; empty for other schemes."""
+    """The ends of the stable interval of a partitioned scheme; empty for other schemes."""
     end = stability_interval(scheme, 1j) if scheme.acts_on_halves else 0.0
     return (complex(0, -end), complex(0, end)) if end > 0 else ()
 
 
 def _reach(scheme: Scheme) -> float:
-    """How far from 0 there is something to see."""
+    """The distance from 0 that the default limits show."""
     ends = (stability_interval(scheme, -1.0), stability_interval(scheme, 1j), contractive_radius(scheme))
     poles = scheme.linear_form.poles.abs().tolist()
     return max(3.0, *(1.15 * end for end in ends if math.isfinite(end)), *(1.6 * pole for pole in poles))

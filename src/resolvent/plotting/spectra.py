@@ -28,10 +28,10 @@ def spectrum(
     ylim: Limits | None = None,
     resolution: int = 301,
 ) -> Axes:
-    """Draw the eigenvalues of a field, times the step, over the stability region of a scheme.
+    """Draws the eigenvalues of a field, times the step, over the stability region of a scheme.
 
     Arguments:
-        eigenvalues: complex, of any shape, such as `jacobian_spectrum` gives; or several of them by name.
+        eigenvalues: complex, of any shape, such as from `jacobian_spectrum`; or several of them by name.
         scheme: of the library.
         ax: where to draw; None makes a figure.
         h: step, by which the eigenvalues are multiplied.
@@ -44,7 +44,7 @@ def spectrum(
     refuse_transforms("spectrum")
     named = dict(eigenvalues) if isinstance(eigenvalues, Mapping) else {"": eigenvalues}
     if not 1 <= len(named) <= len(_MARKERS):
-        raise ValueError(f"1 to {len(_MARKERS)} named spectra can be told apart in one figure, got {len(named)}.")
+        raise ValueError(f"1 to {len(_MARKERS)} named spectra can be distinguished in one figure, got {len(named)}.")
     points = {name: h * values.detach().cpu().flatten().numpy() for name, values in named.items()}
     together = np.concatenate(list(points.values()))
     if together.size == 0 or not np.isfinite(together).all():
@@ -64,7 +64,7 @@ def spectrum(
 
 
 def _window(z: Values) -> tuple[Limits, Limits]:
-    """All of the values and a good part of the unit disc, in a window that is not too narrow."""
+    """Limits that contain all values and most of the unit disc, and are not too narrow."""
     low = np.minimum([z.real.min(), z.imag.min()], -1.5)
     high = np.maximum([z.real.max(), z.imag.max()], 1.5)
     centre, half = (low + high) / 2, 0.56 * (high - low)

@@ -1,4 +1,4 @@
-"""The style of all figures, applied only while they are drawn, and how they are saved."""
+"""The style of all figures, applied only while they are drawn, and `save`."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -18,11 +18,11 @@ BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
     *("#56B4E9", "#CC79A7", "#000000"),
 )
 COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, BLACK)
-"""The palette of Okabe and Ito, which readers with any colour vision can tell apart."""
+"""The palette of Okabe and Ito, distinguishable with any colour vision."""
 
 GREY = "0.82"
 COLUMN, PAGE = 3.4, 7.0
-"""Widths in inches of a column and of a page of a paper, at which the type is meant to be read."""
+"""Widths in inches of a column and of a page of a paper; the font sizes are chosen for them."""
 
 _LABEL_HEIGHT = 27  # points from an axis to below its label
 
@@ -51,7 +51,7 @@ _STYLE: Any = {
 
 
 def paper_style() -> AbstractContextManager[None]:
-    """The style of the figures, for as long as the context lasts."""
+    """A context that applies the style of the figures."""
     return mpl.rc_context(_STYLE)
 
 
@@ -71,7 +71,7 @@ def panels(axes: Sequence[Axes] | None, count: int, width: float, height: float)
 
 
 def legend_below(axes: Sequence[Axes], handles: Sequence[Artist], title: str | None = None) -> None:
-    """One legend for all panels, below them where the figure makes room for it."""
+    """One legend for all panels, below them if the figure has a constrained layout, which reserves the space."""
     figure = axes[0].figure
     constrained = isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine)
     place: Literal["outside lower center", "lower center"] = "outside lower center" if constrained else "lower center"
@@ -79,17 +79,17 @@ def legend_below(axes: Sequence[Axes], handles: Sequence[Artist], title: str | N
 
 
 def legend_under(ax: Axes, handles: Sequence[Artist], columns: int = 1) -> None:
-    """A legend below the label of the horizontal axis, however large the axes are."""
+    """A legend below the label of the horizontal axis, for axes of any size."""
     below = offset_copy(ax.transAxes, fig=ax.get_figure(root=True), y=-_LABEL_HEIGHT, units="points")
     ax.legend(handles=list(handles), loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns)
 
 
 def save(figure: Figure | Axes, path: str | Path) -> tuple[Path, Path]:
-    """Save a figure as PNG, for the screen, and as PDF, for print.
+    """Saves a figure as PNG, for the screen, and as PDF, for print.
 
     Arguments:
         figure: a figure, or any of its axes.
-        path: without a suffix; folders are made where they are missing.
+        path: without a suffix; missing folders are created.
 
     Returns:
         The paths of the PNG and of the PDF.
@@ -104,6 +104,6 @@ def save(figure: Figure | Axes, path: str | Path) -> tuple[Path, Path]:
     png, pdf = path.with_name(path.name + ".png"), path.with_name(path.name + ".pdf")
     with paper_style():
         figure.savefig(png)
-        # Without the date the file depends on the figure alone.
+        # Without the date, so that the file depends only on the figure.
         figure.savefig(pdf, metadata={"CreationDate": None})
     return png, pdf

@@ -1,4 +1,4 @@
-"""Penalties on the derivatives of trajectories in time: the kinetic energy, and derivatives of higher order."""
+"""Penalties on time derivatives of trajectories: the kinetic energy, and derivatives of higher order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Field = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class KineticEnergy:
-    """Penalises the speed of trajectories, which makes them straight and even.
+    """Penalises the speed of trajectories, which makes them straight with constant speed.
 
         R = a int |F(t, y(t))|^2 dt,      averaged over the samples
 
@@ -27,8 +27,8 @@ class KineticEnergy:
     Arguments:
         weight: a.
         fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
-        detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient slows the
-            field at the states of the trajectory; with False it also moves those states.
+        detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`. By default the gradient reduces
+            the field at the states of the trajectory; with False it also moves those states.
 
     Reference: Finlay, Jacobsen, Nurbekyan and Oberman, How to train your neural ODE, 2020.
     """
@@ -42,7 +42,7 @@ class KineticEnergy:
         check_fraction(self.fraction)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluates the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())
@@ -56,7 +56,7 @@ class KineticEnergy:
 
 @dataclass(frozen=True)
 class TotalDerivative:
-    """Penalises the K-th derivative of trajectories in time, which makes them easy to follow with large steps.
+    """Penalises the K-th time derivative of trajectories, which makes them easy to integrate with large steps.
 
         R = a int |d^K y/dt^K|^2 dt,      y' = F(t, y),      averaged over the samples
 
@@ -66,8 +66,8 @@ class TotalDerivative:
 
     Arguments:
         weight: a.
-        order: K, in the reference matched to the order of the scheme. It takes K evaluations of F, with up to K - 1
-            nested derivatives in forward mode, and the cost of each nesting is about twice that of the last.
+        order: K; the reference matches it to the order of the scheme. It takes K evaluations of F, with up to K - 1
+            nested forward-mode derivatives; each nesting costs about twice as much as the one before.
         fraction: None or theta, where derivatives are evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
@@ -86,7 +86,7 @@ class TotalDerivative:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluates the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())

@@ -17,8 +17,8 @@ Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class DiagonalPenalty:
-    """Penalises the entries of the diagonal of the Jacobian one by one, along a trajectory, where the divergence term
-    of `TrajectoryPenalty` sees only their sum.
+    """Penalises each entry of the diagonal of the Jacobian along a trajectory. (The divergence term of
+    `TrajectoryPenalty` depends only on their sum.)
 
         R = a/T sum'_{t=0..T} 1/d sum_i m(t, y_t, D(t, y_t))_i,      D = diag dF/dy,      averaged over the samples
 
@@ -28,17 +28,18 @@ class DiagonalPenalty:
 
     each entry is driven to dissipate at a rate of at least |y_i|.
 
-    D is estimated, and m of an unbiased estimate is unbiased only if m is linear in D; the square adds the variance of
-    the estimate: for entry i and n signs, the sum of J_ji^2 over j != i, divided by n. More probes or `exact` cure it.
+    D is an unbiased estimate, but m of it is unbiased only if m is linear in D. The square adds the variance of the
+    estimate: for entry i and n signs, the sum of J_ji^2 over j != i, divided by n. More probes reduce the bias, and
+    `exact` removes it.
 
     Arguments:
         weight: a. A weight of 0 costs nothing.
-        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; gives (rows, *shape). None
-            takes the square.
-        probes: how many random vectors the diagonal is estimated with, see `rs.estimators.diagonal`.
+        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; returns (rows, *shape). None takes the
+            square.
+        probes: the number of random vectors for the estimate, see `rs.estimators.diagonal`.
         distribution: of the probes, "rademacher" or "gaussian"; take at least 3 Gaussian probes.
-        generator: where the probes come from, see `rs.estimators.Probes`.
-        exact: compute the diagonal instead of estimating it.
+        generator: of the probes, see `rs.estimators.Probes`.
+        exact: whether to compute the diagonal instead of estimating it.
         fraction: None or theta, where F is evaluated, see `TrajectoryPenalty`.
         detach: whether the trajectory counts as a constant, see `TrajectoryPenalty`.
 
@@ -60,7 +61,7 @@ class DiagonalPenalty:
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
+        """Evaluates the penalty, a 0-d tensor; the arguments are those of `TrajectoryPenalty`."""
         at = points(field, trajectory, self.fraction, self.detach)
         if not self.weight:
             return at.states.new_zeros(())

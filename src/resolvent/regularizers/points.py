@@ -17,14 +17,14 @@ from resolvent.fields.piecewise import right_end
 class Points:
     """Points on the trajectories of a batch, with the weights of a quadrature rule in time.
 
-    The weights add up to 1: their sum with the values of a function is its average along the trajectory.
+    The weights add up to 1: the weighted sum of the values of a function is its average along the trajectory.
 
     Attributes:
-        times: (points,), or (points, batch) where samples have times of their own.
+        times: (points,), or (points, batch) if samples have different times.
         states: (points, batch, *shape).
         positions: (points,), t/T in [0, 1].
         weights: (points,).
-        duration: how much time the trajectory takes, a 0-d tensor.
+        duration: the length of the trajectory in time, a 0-d tensor.
     """
 
     times: Tensor
@@ -34,18 +34,18 @@ class Points:
     duration: Tensor
 
     def evaluate(self, field: Any, function: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Evaluate a function (field, t, y) at all points.
+        """Evaluates a function (field, t, y) at all points.
 
-        A field that treats each sample alone and alike (`rowwise`) sees all points as one large batch, which takes a
-        fourth of the time for small networks and the same for large ones. Parametrized weights are computed once.
+        A `rowwise` field is called with all points as one large batch, which takes a fourth of the time for small
+        networks and the same for large ones. Parametrized weights are computed once.
 
         Arguments:
             field: F.
-            function: maps F, t, (rows,) or 0-d, and y, (rows, *shape), to tensors (rows, ...). It is given
-                an F with its weights computed.
+            function: maps F, t, (rows,) or 0-d, and y, (rows, *shape), to tensors (rows, ...). Its F has computed
+                weights.
 
         Returns:
-            What the function gives, (points, batch, ...) each.
+            The results of the function, (points, batch, ...) each.
         """
         count, batch = self.states.shape[:2]
         with frozen_weights(field) as field:
@@ -81,9 +81,9 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
         fraction None:     y_t,                                  t = 0, ..., T,      trapezoidal rule
         fraction theta:    (1 - theta) y_t + theta y_{t+1},      t = 0, ..., T-1,    equal weights
 
-    The second are the points at which the layers of the midpoint form evaluate their field. A piecewise field acts on
-    the first ones by its rule, continuous from the right: with T pieces, piece min(t, T-1) at y_t; on the second ones
-    with the piece of the layer.
+    The second are the points at which layers of the midpoint form evaluate their field. At the first points a piecewise
+    field is continuous from the right: with T pieces, piece min(t, T-1) applies at y_t. At the second points the piece
+    of the layer applies.
 
     Arguments:
         field: F.
@@ -97,14 +97,14 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
     if detach:
         times, states = times.detach(), states.detach()
     steps = len(times) - 1
-    # Samples may start at different times, but all take equally long.
+    # Samples may start at different times, but all have the same duration.
     duration = (times[-1] - times[0]).abs().mean()
     grid = torch.arange(steps + 1, dtype=states.dtype, device=states.device)
     if fraction is None:
         weights = torch.ones_like(grid)
         weights[0] = weights[-1] = 0.5
         return Points(times, states, grid / steps, weights / steps, duration)
-    # At its end a layer still has its own piece, though a piecewise field has jumped there.
+    # At the end of a layer its own piece still applies, although a piecewise field jumps there.
     time_fraction = right_end(field, states.dtype) if fraction == 1 else fraction
     return Points(
         torch.lerp(times[:-1], times[1:], time_fraction),
@@ -116,13 +116,13 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
 
 
 def check_fraction(fraction: float | None) -> None:
-    """Raise a ValueError unless it is None or in [0, 1]."""
+    """Raises a ValueError unless the fraction is None or in [0, 1]."""
     if fraction is not None and not (isinstance(fraction, int | float) and 0 <= fraction <= 1):
         raise ValueError(f"fraction must be None, for the grid, or a theta in [0, 1], got {fraction!r}.")
 
 
 def check_weights(**weights: float) -> None:
-    """Raise a ValueError unless all of them are finite and not negative."""
+    """Raises a ValueError unless all weights are finite and not negative."""
     for name, value in weights.items():
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}.")

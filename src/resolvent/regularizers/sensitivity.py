@@ -1,4 +1,4 @@
-"""`Sensitivity`: a penalty on the derivative of outputs by inputs."""
+"""`Sensitivity`: a penalty on the derivative of outputs with respect to inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class PenalizedOutput(NamedTuple):
 
     Attributes:
         outputs: of the network.
-        penalty: a 0-d tensor, to be added to the loss.
-        jvp: the pass itself, see `rs.jvp`; None where the weight is 0.
+        penalty: a 0-d tensor, to add to the loss.
+        jvp: the pass itself, see `rs.jvp`; None if the weight is 0.
     """
 
     outputs: Tensor
@@ -37,10 +37,10 @@ class Sensitivity:
         variance:    R = a E 1/d sum_i ((J v)_i - m)^2,      m = 1/d sum_i (J v)_i
         softmax:     R = a E sum_i p_i ((J v)_i - m)^2,      m = sum_i p_i (J v)_i,      p = softmax(y)
 
-    averaged over the samples, with d outputs and random directions v, one for each sample, drawn anew in each call. For
-    scores of classes only differences matter, and "variance" measures only these. "softmax" is, for a = s^2 / 2, what
-    Gaussian noise of deviation s on the inputs adds to the cross-entropy, to second order and for y linear in x;
-    samples that are classified with certainty hardly contribute. The inputs are not changed, and the derivative is
+    averaged over the samples, with d outputs and random directions v, one per sample, drawn in each call. For class
+    scores only differences matter, and "variance" measures only these. "softmax" with a = s^2 / 2 is the increase of
+    the cross-entropy due to Gaussian noise of standard deviation s on the inputs, to second order and for y linear in
+    x; samples that are classified with certainty contribute little. The inputs are not changed, and the derivative is
     exact through explicit and implicit layers. A training step takes two to four times as long.
 
         logits, penalty, _ = rs.regularizers.Sensitivity(0.03, "variance")(model, images)
@@ -48,9 +48,9 @@ class Sensitivity:
 
     Arguments:
         weight: a. With 0 the network is evaluated as usual.
-        measure: "square", or for scores of classes, (batch, classes), "variance" or "softmax".
+        measure: "square", or for class scores, (batch, classes), "variance" or "softmax".
         distribution: of the directions, "gaussian" or "rademacher".
-        generator: where they come from, see `rs.estimators.Probes`.
+        generator: of the directions, see `rs.estimators.Probes`.
 
     Reference: Bishop, Training with noise is equivalent to Tikhonov regularization, 1995; Hoffman, Roberts & Yaida,
     Robust learning with Jacobian regularization, 2019.
@@ -68,7 +68,7 @@ class Sensitivity:
         Probes(1, self.distribution, self.generator)
 
     def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> PenalizedOutput:
-        """Pass `x`, (batch, *shape), through a model that `rs.jvp` can follow."""
+        """Passes `x`, (batch, *shape), through a model that `rs.jvp` supports."""
         if not self.weight:
             outputs = model(x)
             return PenalizedOutput(outputs, outputs.new_zeros(()), None)
@@ -77,7 +77,7 @@ class Sensitivity:
         return PenalizedOutput(result.outputs, self.of(result.outputs, result.tangents), result)
 
     def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
-        """The penalty for tangents J v that are known already."""
+        """The penalty for given tangents J v."""
         rows = flat(tangents)
         if self.measure == "square":
             return self.weight * rows.square().mean()

@@ -11,9 +11,9 @@ from resolvent.equation.jacobian import Jacobian, field_jacobian
 from resolvent.equation.norms import dot, flat, length, unpatterned
 from resolvent.regularizers.points import check_fraction, check_weights, points
 
-# Up to so many unknowns the steepest direction is computed; beyond, it is looked for in a Krylov space.
+# Up to this many unknowns the steepest direction is exact; beyond, it is approximated in a Krylov space.
 _MOST_EXACT = 8
-# Below this part of an image, nothing of it lies outside of the space.
+# The space is invariant if the part of an image outside it is below this fraction.
 _INVARIANT = 1e-5
 
 
@@ -24,16 +24,16 @@ class Solvability:
         R = a/T sum_{t=1..T} max(0, theta h nu(w_t) - limit)^2,      averaged over the samples,
 
     where w_t is the stage at which layer t solves its equation, and nu the largest eigenvalue of the symmetric part of
-    the Jacobian there. A layer has exactly one solution as long as theta h nu < 1, whatever the norm of the Jacobian:
-    slopes to the left stay free, and so does the field where it is far from the limit.
+    the Jacobian there. A layer has exactly one solution if theta h nu < 1, for any norm of the Jacobian: negative
+    slopes are not penalised, nor is the field far from the limit.
 
     nu is computed for up to 8 unknowns. Beyond, a few steps of the Lanczos method estimate it from below. The penalty
-    costs an evaluation of the field at all stages, two products with its Jacobian for each of these steps, and one for
-    the gradient.
+    costs an evaluation of the field at all stages, two products with its Jacobian per Lanczos step, and one for the
+    gradient.
 
     Arguments:
         weight: a. A weight of 0 costs nothing.
-        theta: of the layers. For theta = 0 nothing has to be solved.
+        theta: of the layers. For theta = 0 there is nothing to solve.
         limit: of theta h nu, below 1.
         iterations: of the Lanczos method.
 
@@ -54,10 +54,10 @@ class Solvability:
             raise ValueError(f"iterations must be 1 or more, got {self.iterations!r}.")
 
     def __call__(self, field: Any, trajectory: Trajectory) -> Tensor:
-        """Evaluate the penalty, a 0-d tensor.
+        """Evaluates the penalty, a 0-d tensor.
 
         Arguments:
-            field: F(t, y), the one that made the trajectory.
+            field: F(t, y), the field of the trajectory.
             trajectory: such as `block.trajectory(x)`. It counts as a constant.
         """
         at = points(field, trajectory, self.theta, detach=True)
@@ -76,7 +76,7 @@ class Solvability:
         return (dot(v, jacobian.transposed_product(v)),)
 
     def _steepest(self, jacobian: Jacobian) -> Tensor:
-        """Unit vectors (rows, *shape) in which <v, J v> is largest, or nearly so."""
+        """Unit vectors v (rows, *shape) for which <v, J v> is largest, exactly or approximately."""
         like = jacobian.value
         if like.shape[1:].numel() <= _MOST_EXACT:
             J = jacobian.matrix()
@@ -85,7 +85,8 @@ class Solvability:
 
 
 def _ritz_vector(jacobian: Jacobian, steps: int) -> Tensor:
-    """The vector (rows, n) of the largest eigenvalue of the symmetric part, in a Krylov space of so many dimensions."""
+    """The Ritz vector (rows, n) of the largest eigenvalue of the symmetric part, in a Krylov space of dimension
+    `steps`."""
     start = flat(unpatterned(jacobian.value).expand_as(jacobian.value))
     basis, images = [start / length(start)[:, None]], []
     alive = [torch.ones_like(basis[0][:, :1])]
@@ -95,7 +96,7 @@ def _ritz_vector(jacobian: Jacobian, steps: int) -> Tensor:
         if step == steps - 1:
             break
         rest = images[-1]
-        for vector in (*basis, *basis):  # Twice: once leaves what rounding has hidden.
+        for vector in (*basis, *basis):  # Twice, because of rounding.
             rest = rest - (rest * vector).sum(1, keepdim=True) * vector
         size, scale = length(rest)[:, None], length(images[-1])[:, None]
         found = size > _INVARIANT * scale
@@ -103,7 +104,7 @@ def _ritz_vector(jacobian: Jacobian, steps: int) -> Tensor:
         alive.append(found.to(rest.dtype))
     Q, present = torch.stack(basis, dim=1), torch.cat(alive, dim=1)
     small = Q @ torch.stack(images, dim=2)
-    # A direction that is not there must not be the largest.
+    # A missing direction must not have the largest eigenvalue.
     bottom = small.abs().sum((1, 2))[:, None] + 1
     small = (small + small.mT) / 2 - torch.diag_embed((1 - present) * bottom)
     return (torch.linalg.eigh(small).eigenvectors[:, None, :, -1] @ Q).squeeze(1)

@@ -22,9 +22,9 @@ class PenaltyTerms:
         divergence: the term of the divergence, with its weight.
         jacobian: the term of the Jacobian, with its weight.
         variation: the term of the parameters, with its weight.
-        mean_divergence: the divergence by itself, the average over time and samples of div F / d, without a graph; None
-            if the terms did not need it at every point (the divergence term alone skips t = 0, unless p = 0).
-        mean_jacobian: likewise, of |dF/dy|_F^2 / d^2.
+        mean_divergence: the average over time and samples of div F / d, without a graph; None if the terms did not need
+            it at every point (the divergence term alone skips t = 0, unless p = 0).
+        mean_jacobian: the same for |dF/dy|_F^2 / d^2.
     """
 
     divergence: Tensor
@@ -35,44 +35,44 @@ class PenaltyTerms:
 
     @property
     def total(self) -> Tensor:
-        """The sum of the three terms, to be added to the loss."""
+        """The sum of the three terms, to add to the loss."""
         return self.divergence + self.jacobian + self.variation
 
 
 @dataclass(frozen=True)
 class TrajectoryPenalty:
-    """Penalises a field along a trajectory: how it expands, how steep it is, and how it varies in time.
+    """Penalises the divergence, the Jacobian and the variation in time of a field along a trajectory.
 
         R = 1/T sum'_{t=0..T} [a_div/d (t/T)^p div F(t, y_t) + a_jac/d^2 |dF/dy(t, y_t)|_F^2]
             + a_TV/T sum_{t=1..T-1} |g_t - g_{t-1}|^2
 
     averaged over the samples; T is the number of steps, sum' the trapezoidal rule, d the dimension of a sample, g_t the
-    parameters of piece t of a `Piecewise` field. The divergence, the sum of the eigenvalues of dF/dy, drives the
+    parameters of piece t of a `Piecewise` field. The divergence, the sum of the eigenvalues of dF/dy, moves the
     spectrum to the left, where implicit layers are stable; the Jacobian term, the sum of the squared singular values,
-    keeps it together. F is the field in units of time. The paper absorbs the step h into F: its weights for h F are
+    limits its size. F is the field per unit of time. The paper absorbs the step h into F: its weights for h F are
     a_div h and a_jac h^2 here.
 
-    The terms cost one evaluation of F and one backward pass for each probe, together. A term of weight 0 costs nothing,
-    nor does the point t = 0 if no term gives it a weight.
+    Together the terms cost one evaluation of F and one backward pass per probe. A term of weight 0 costs nothing, nor
+    does the point t = 0 if no term gives it a weight.
 
     Arguments:
         divergence: a_div.
         jacobian: a_jac.
         variation: a_TV; a weight other than 0 needs a `Piecewise` field.
         power: p >= 0.
-        probes: how many random vectors the traces are estimated with, see `rs.estimators.trace`.
+        probes: the number of random vectors for the estimates, see `rs.estimators.trace`.
         distribution: of the probes, "gaussian" or "rademacher".
-        generator: where the probes come from; they are drawn anew in each call. See `rs.estimators.Probes`, also for
-            data-parallel training.
-        exact: compute traces and norms instead of estimating them; for a small d.
-        fraction: None evaluates at the grid states y_t, as the paper does; theta within each step, at
+        generator: of the probes, which are drawn in each call. See `rs.estimators.Probes`, also for data-parallel
+            training.
+        exact: whether to compute traces and norms instead of estimating them; for small d.
+        fraction: None evaluates at the grid states y_t, as the paper does. theta evaluates within each step, at
             (1 - theta) y_t + theta y_{t+1}, t = 0, ..., T-1, with t + theta for t in the weight and in F.
         detach: whether the trajectory counts as a constant. By default gradients stop at its states and reach the
-            parameters through F alone; with False they also flow through the states, into everything they depend on.
+            parameters only through F; with False they also flow through the states, into everything they depend on.
         variation_scale: "1/T" or "1/T^2", the factor of a_TV; the paper has the first in the examples and the second
             in the general formula. T is the number of pieces.
-        saturate: take sigmoid(div F) for div F, which stops rewarding ever more dissipation. Its estimate is biased,
-            unless exact.
+        saturate: whether to use sigmoid(div F) for div F, which does not reward unlimited dissipation. Its estimate is
+            biased, unless exact.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021, eq. (17).
     """
@@ -98,10 +98,10 @@ class TrajectoryPenalty:
         Probes(self.probes, self.distribution, self.generator)
 
     def __call__(self, field: Any, trajectory: Trajectory) -> PenaltyTerms:
-        """Evaluate the terms.
+        """Evaluates the terms.
 
         Arguments:
-            field: F(t, y), the one that made the trajectory.
+            field: F(t, y), the field of the trajectory.
             trajectory: of T steps, such as `block.trajectory(x)`.
         """
         at = points(field, trajectory, self.fraction, self.detach)

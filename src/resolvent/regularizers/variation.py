@@ -14,14 +14,14 @@ def variation(field: Piecewise) -> Tensor:
 
         sum over t = 1, ..., T-1 of |g_t - g_{t-1}|^2,      g_t all parameters of piece t
 
-    T pieces have T - 1 differences. Parameters are those of the optimiser: for a normalised weight, the one
+    T pieces have T - 1 differences. The parameters are those of the optimiser: for a normalised weight, the weight
     before normalisation.
 
     Arguments:
-        field: its pieces have to be alike.
+        field: its pieces must have the same parameters.
 
     Returns:
-        a 0-d tensor.
+        A 0-d tensor.
     """
     named = [dict(piece.named_parameters()) for piece in field.pieces]
     shapes = [{name: tuple(p.shape) for name, p in parameters.items()} for parameters in named]
@@ -36,11 +36,11 @@ def variation(field: Piecewise) -> Tensor:
 
 
 def piecewise(field: Any) -> list[Piecewise]:
-    """The piecewise fields within a field; it is an error if there are none."""
+    """The piecewise fields in a field; raises if there are none."""
     found = piecewise_parts(field)
     if not found:
         raise ValueError(
-            f"the variation is that between the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: "
-            "give the layers weights of their own, or leave the variation out."
+            f"the variation needs the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: give each "
+            "layer its own weights, or leave the variation out."
         )
     return found

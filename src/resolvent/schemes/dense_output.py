@@ -1,4 +1,4 @@
-"""Dense output: a Runge-Kutta method between the ends of a step, from the order conditions alone."""
+"""Dense output: the solution of a Runge-Kutta method within a step, from the order conditions alone."""
 
 import math
 from functools import cache
@@ -10,7 +10,7 @@ from resolvent.schemes.order_conditions import stage_weights, trees
 from resolvent.schemes.tableau import Tableau
 
 _FEASIBLE = 1e-11
-# How much the size of the weights counts beside the error of the next order.
+# The weight of the size of the coefficients, relative to the error of the next order.
 _SIZE = 1e-3
 
 
@@ -21,9 +21,9 @@ def dense_weights(tableau: Tableau) -> Tensor:
         u(s) = x + h sum_j b_j(s) F(t + c_j h, W_j),      b_j(s) = sum_d B_dj s^d,      0 <= s <= 1.
 
     It has the order of the method, or one less, at every s: for each tree of at most that many nodes its elementary
-    weight is s^|tree| / gamma. It ends at the state of the method, and where the first stage is the slope at the start
-    and the last that at the end, it has these slopes, too. Where this leaves a choice, the error of the next order is
-    made small.
+    weight is s^|tree| / gamma. It ends at the state of the method. If the first stage is the slope at the start and the
+    last one that at the end, it also has these slopes. The remaining freedom is used to minimise the error of the next
+    order.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.6.
     """
@@ -47,7 +47,7 @@ def dense_order(tableau: Tableau) -> int:
 
 
 def largest_error(A: Tensor, weights: Tensor, order: int) -> float:
-    """The largest error of the trees of an order, for weights (points, stages) of the fractions 0, ..., 1 of a step."""
+    """The largest error of the trees of an order, for weights (points, stages) at the fractions 0, ..., 1 of a step."""
     s = torch.linspace(0, 1, len(weights), dtype=torch.float64) if len(weights) > 1 else weights.new_ones(1)
     errors = [weights @ stage_weights(tree, [A]) - s**order / tree.density for tree in trees(order)]
     return float(torch.stack(errors).abs().max())
@@ -62,18 +62,18 @@ def _power(coefficients: Tensor, p: int, value: float) -> bool:
 
 
 def _attempts(tableau: Tableau) -> list[tuple[int, bool]]:
-    """Orders to try, and whether with the slopes at both ends."""
+    """The orders to try, and whether to match the slopes at both ends."""
     p, smooth = tableau.order, tableau.stiffly_accurate and not any(tableau.A[0])
     good = range(p, max(p - 2, 0), -1)
     return [*((q, True) for q in good if smooth), *((q, False) for q in range(p, 0, -1))]
 
 
 def _solve(tableau: Tableau, order: int, degree: int, smooth: bool) -> Tensor | None:
-    """The coefficients of an order and a degree, or None if there are none."""
+    """The coefficients with this order and degree, or None if there are none."""
     A, stages = torch.tensor(tableau.A, dtype=torch.float64), len(tableau.b)
     powers = torch.arange(1, degree + 1, dtype=torch.float64)
     identity, unit = torch.eye(stages, dtype=torch.float64), torch.eye(degree, dtype=torch.float64)
-    # Each block of rows acts on the matrix B, flattened.
+    # Each block of rows acts on the flattened matrix B.
     rows, values = (
         [torch.kron(torch.ones(1, degree, dtype=torch.float64), identity)],
         [torch.tensor(tableau.b, dtype=torch.float64)],
@@ -99,7 +99,7 @@ def _solve(tableau: Tableau, order: int, degree: int, smooth: bool) -> Tensor | 
 
 
 def _next_error(A: Tensor, order: int, powers: Tensor) -> tuple[Tensor, Tensor]:
-    """E and e, where E B - e are the errors of the trees of an order at some points of the step."""
+    """E and e such that E B - e are the errors of the trees of an order at some points of the step."""
     points = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)
     rows = [torch.kron(points[:, None] ** powers, stage_weights(tree, [A])[None]) for tree in trees(order)]
     values = [points**order / tree.density for tree in trees(order)]

@@ -1,8 +1,8 @@
 """Starting guesses for the implicit equation of a stage.
 
 A guess is a function (interval, c) that returns the state at the fraction c of the interval. It may read all attributes
-of the interval, such as `interval.past`, the states so far, and `interval.slope`, F at the start. It changes the cost
-of a solve, and its result only within the tolerance.
+of the interval, such as `interval.past`, the states so far, and `interval.slope`, F at the start. It affects the cost
+of a solve, and the result only within the tolerance.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _BY_NAME: dict[str, Guess] = {"previous": previous, "explicit": explicit, "extra
 
 
 def as_guess(guess: str | Guess | None) -> Guess | None:
-    """A guess by its name, or the user's own; None leaves it to `resolve`."""
+    """The guess of this name, or the user's function; None leaves it to `resolve`."""
     if guess is None:
         return None
     if isinstance(guess, str):

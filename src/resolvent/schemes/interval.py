@@ -23,13 +23,13 @@ class Interval:
     Attributes:
         field: F(t, y), wrapped; a plain callable is wrapped here.
         t: a number, a 0-d tensor, or (batch,).
-        h: a number or a 0-d tensor; negative to go back in time.
+        h: a number or a 0-d tensor; negative to integrate backward in time.
         options: how resolvents are solved.
         guess: a function (interval, c) that guesses the state at t + c h; None leaves it to `resolve`.
         past: (batch, *shape) each, the states at t, t - h, ..., without a graph, for the guess.
         before: the last solve; some solvers start from its Jacobian or history.
         right_end: the fraction at which the field is evaluated for c = 1. It is below 1 for a field that jumps at the
-            end of the interval, where its value belongs to the next interval.
+            end of the interval, because its value there belongs to the next interval.
         backwards: whether c runs from t + h to t.
     """
 
@@ -52,7 +52,7 @@ class Interval:
         return -self.h if self.backwards else self.h
 
     def reversed(self, *past: Tensor) -> "Interval":
-        """The same interval from its end to its start, where `past` are the states at its end and beyond."""
+        """The same interval from its end to its start; `past` are the states at its end and beyond."""
         return dataclasses.replace(self, backwards=not self.backwards, past=past, before=None)
 
     def time(self, c: Number) -> Number:
@@ -82,8 +82,8 @@ class Interval:
             b: (batch, *shape).
             a: the coefficient in the scheme's table.
             w0: first guess, like b; None takes b.
-            amplification: how much the step enlarges an error of w; the tolerance is tightened by it.
-            before: the solve to learn from; None takes that of the last step.
+            amplification: the factor by which the step amplifies an error of w; it tightens the tolerance.
+            before: the solve to resume from; None takes that of the last step.
         """
         options = self.options.tightened(amplification, b)
         return resolve_with(options, self.field.at(self.time(c)), b, a * self.step, w0, before or self.before)

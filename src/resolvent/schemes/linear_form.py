@@ -11,7 +11,7 @@ from resolvent.schemes.tableau import Row
 
 Rows = tuple[Row, ...]
 Scalars = complex | Sequence[complex] | Tensor
-"""Numbers or tensors of any shape; all of the analysis is computed in complex128."""
+"""Numbers or tensors of any shape; the analysis is computed in complex128."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class LinearForm:
         stages = U x + z A stages,      y = V x + z B stages,      so that      y = M(z) x,
         M(z) = V + z B (I - z A)^{-1} U.
 
-    x holds what the scheme carries on: one number for a one-step scheme, the latest k states for a multistep one. For
-    the schemes that treat two halves apart the test equation is the pair q' = lambda p, p' = lambda q, the oscillator
-    for lambda = i omega, and x = (q, p).
+    x is what a step passes to the next: one number for a one-step scheme, the latest k states for a multistep one. For
+    partitioned schemes the test equation is the pair q' = lambda p, p' = lambda q, the oscillator for
+    lambda = i omega, and x = (q, p).
 
-    Attributes, kept as complex128; nested lists of numbers will do:
+    Attributes, stored as complex128; nested lists of numbers are converted:
         A: (stages, stages).
         U: (stages, k).
         B: (k, stages).
@@ -52,9 +52,9 @@ class LinearForm:
 
     @property
     def poles(self) -> Tensor:
-        """Where M(z) is infinite, complex128: the inverse eigenvalues of A. An explicit scheme has none."""
+        """The z where M(z) is infinite, complex128: the inverse eigenvalues of A. An explicit scheme has none."""
         eigenvalues = torch.linalg.eigvals(self.A)
-        # An eigenvalue 0 of multiplicity m is computed as eps^(1/m): up to four explicit stages are told apart.
+        # An eigenvalue 0 of multiplicity m is computed as eps^(1/m): up to four explicit stages are recognised.
         return 1 / eigenvalues[eigenvalues.abs() > 1e-3]
 
 

@@ -19,8 +19,8 @@ class Multistep(Scheme):
 
         y_{n+1} = sum_j alpha_j y_{n-j} + h (beta_0 F_{n+1} + sum_j beta_{j+1} F_{n-j}),      j = 0, 1, ...
 
-    with one resolvent per step and at most one evaluation, F_n. A one-step scheme of at least the same order makes the
-    first steps, so that the start does not spoil the order.
+    with one resolvent per step and at most one evaluation, F_n. The first steps are made by a one-step scheme whose
+    order is at most one lower, so that the start does not reduce the order.
 
     Arguments:
         alpha: weights of the states, the latest first.
@@ -43,8 +43,8 @@ class Multistep(Scheme):
             raise ValueError(f"the weights alpha must sum to 1 for the method to converge, got {sum(self.alpha)}.")
         if self.start.order < self.order - 1:
             raise ValueError(
-                f"a start of order {self.start.order} spoils a method of order {self.order}: take one of order "
-                f"{self.order - 1} or more."
+                f"a start of order {self.start.order} reduces the order of a method of order {self.order}: take one of "
+                f"order {self.order - 1} or more."
             )
 
     @property
@@ -60,7 +60,7 @@ class Multistep(Scheme):
 
     @property
     def linear_form(self) -> LinearForm:
-        # The new state is a stage, and so is each of the old ones, for the sake of its slope.
+        # The new state is a stage, and so is each old one, because its slope is needed.
         k = max(len(self.alpha), len(self.beta) - 1)
         alpha = as_complex((*self.alpha, *[0.0] * (k - len(self.alpha))))
         beta = as_complex((*self.beta, *[0.0] * (k + 1 - len(self.beta))))
@@ -94,7 +94,7 @@ class Multistep(Scheme):
             if self.beta[0] != 0:
                 solutions = (interval.resolve(1.0, y, self.beta[0], interval.predict(1.0)),)
                 y = solutions[0].value
-        # The next step evaluates the slope at y itself, and adds it to these.
+        # The next step evaluates the slope at y and adds it to these.
         return Step(Carry((y, *states)[: len(self.alpha)], slopes[: max(len(self.beta) - 2, 0)]), solutions)
 
 

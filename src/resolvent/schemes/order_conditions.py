@@ -41,7 +41,7 @@ def tree_order(tables: Sequence[tuple[Rows, Row]], separable: bool = False) -> i
 
     Arguments:
         tables: (A, b), one pair, or two for the halves of a partitioned method.
-        separable: whether each half moves by the other alone.
+        separable: whether the derivative of each half depends only on the other.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, sections II.2 and II.15.
     """
@@ -59,7 +59,7 @@ def stage_weights(tree: Tree, matrices: Sequence[Tensor]) -> Tensor:
     """The elementary weights of the stages: the products of A with the weights of the children, multiplied.
 
     Arguments:
-        tree: whose nodes have the colours 0, 1, ...
+        tree: with nodes of the colours 0, 1, ...
         matrices: A for each colour, (stages, stages).
     """
     ones = torch.ones(len(matrices[0]), dtype=torch.float64)
@@ -85,13 +85,13 @@ def polynomial_order(alpha: Sequence[float], beta: Sequence[float]) -> int:
 
 
 def _last_order(holds: Callable[[int], bool]) -> int:
-    """The last p before the conditions of order p fail."""
+    """The largest p such that the conditions hold for all orders up to p."""
     return next((p - 1 for p in range(1, _HIGHEST + 1) if not holds(p)), _HIGHEST)
 
 
 @cache
 def trees(size: int, colors: int = 1, separable: bool = False) -> tuple[Tree, ...]:
-    """All rooted trees with a number of nodes; `separable` ones have no edge between nodes of one colour."""
+    """All rooted trees with `size` nodes; `separable` ones have no edge between nodes of the same colour."""
     return tuple(
         Tree(color, children)
         for color in range(colors)
@@ -101,7 +101,7 @@ def trees(size: int, colors: int = 1, separable: bool = False) -> tuple[Tree, ..
 
 
 def _forests(size: int, largest: int, colors: int, separable: bool) -> Iterator[tuple[Tree, ...]]:
-    """All multisets of trees with a number of nodes together, and at most `largest` in each tree."""
+    """All multisets of trees with `size` nodes in total, and at most `largest` in each tree."""
     if size == 0:
         yield ()
     for part in range(min(size, largest), 0, -1):

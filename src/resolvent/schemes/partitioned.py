@@ -1,7 +1,7 @@
-"""Partitioned schemes: they treat the two halves (q, p) of a state apart.
+"""Partitioned schemes, which treat the two halves (q, p) of a state differently.
 
-`PartitionedRungeKutta` has one table for each half. `Symplectic` schemes (Verlet, leapfrog, RevNet) are explicit: one
-half moves while the other stands still.
+`PartitionedRungeKutta` has one table per half. `Symplectic` schemes (Verlet, leapfrog, RevNet) are explicit: they
+update one half while the other is fixed.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from resolvent.schemes.tableau import Row, Tableau
 
 @dataclass(frozen=True)
 class PartitionedRungeKutta(Scheme):
-    """A Runge-Kutta method with a table of its own for each half of the state,
+    """A Runge-Kutta method with one table for each half of the state,
 
         q-stages = q + h sum_j a_ij V_j,      p-stages = p + h sum_j a^_ij K_j,
 
-    for fields in which each half may depend on both. Explicit if both tables are; otherwise all stages are found
-    together. For separable fields the explicit `Symplectic` schemes are the same and cheaper: `VERLET` is the pair
+    for fields in which each half may depend on both. It is explicit if both tables are; otherwise all stages are solved
+    together. For separable fields the explicit `Symplectic` schemes are equivalent and cheaper: `VERLET` is the pair
     (LOBATTO_IIIA, LOBATTO_IIIB).
 
     Arguments:
@@ -97,11 +97,11 @@ class PartitionedRungeKutta(Scheme):
 
 @dataclass(frozen=True)
 class Symplectic(Scheme):
-    """Drifts q <- q + d_i h V(t, p) and kicks p <- p + k_i h K(t, q) in turn: explicit, reversible and, for a
+    """Alternates drifts q <- q + d_i h V(t, p) and kicks p <- p + k_i h K(t, q): explicit, reversible and, for a
     Hamiltonian field, symplectic.
 
-    A half's own time is the sum of its moves so far, and V and K are read at the time of their argument. With one
-    drift and one kick this is the reversible block of RevNet, q1 = q + V(p), p1 = p + K(q1).
+    Each half has its own time, the sum of its moves so far; V and K are evaluated at the time of their argument. With
+    one drift and one kick this is the reversible block of RevNet, q1 = q + V(p), p1 = p + K(q1).
 
     Arguments:
         drifts: the d_i, which sum to 1.
@@ -134,7 +134,7 @@ class Symplectic(Scheme):
 
     @property
     def tables(self) -> tuple[Rows, Row, Rows, Row]:
-        """A, b of q, A, b of p: stage i of q is past drift i, stage i of p is before it and past kick i-1."""
+        """A, b of q, then A, b of p: stage i of q is after drift i, stage i of p is before it and after kick i-1."""
         count = len(self.drifts)
         A = tuple(tuple(d if j <= i else 0.0 for j, d in enumerate(self.drifts)) for i in range(count))
         A_hat = tuple(tuple(k if j < i else 0.0 for j, k in enumerate(self.kicks)) for i in range(count))
@@ -168,14 +168,14 @@ class Symplectic(Scheme):
 
 
 REVNET = Symplectic((1.0,), (1.0,), 1)
-"""The block of RevNet, known as the symplectic Euler method: drift, then kick."""
+"""The block of RevNet, which is the symplectic Euler method: drift, then kick."""
 
 VERLET = Symplectic((0.0, 1.0), (0.5, 0.5), 2)
 """The Stoermer-Verlet method: half a kick, a drift, half a kick. Its positions satisfy the two-step recursion
 q_{n+1} - 2 q_n + q_{n-1} = h^2 q''(q_n) where V(p) = p."""
 
 LEAPFROG = Symplectic((0.5, 0.5), (1.0, 0.0), 2)
-"""The leapfrog in its position form: half a drift, a kick, half a drift; one evaluation of the force per step."""
+"""The position form of the leapfrog: half a drift, a kick, half a drift; one evaluation of the force per step."""
 
 
 class Halved(Protocol):
@@ -187,7 +187,7 @@ class Halved(Protocol):
 
 
 class Separable(Halved, Protocol):
-    """A field in which each half moves by the other alone: q' = velocity(t, p), p' = force(t, q)."""
+    """A field in which the derivative of each half depends only on the other: q' = velocity(t, p), p' = force(t, q)."""
 
     def velocity(self, t: Number, p: Tensor) -> Tensor: ...
 
@@ -195,14 +195,14 @@ class Separable(Halved, Protocol):
 
 
 def as_halved(field: object) -> Halved:
-    """The field, if its states have halves."""
+    """The field; raises if its states do not have two halves."""
     if not _is_halved(field):
         raise ValueError(f"the scheme needs states of two halves, {_EXAMPLES}, got {type(field).__name__}.")
     return field
 
 
 def as_separable(field: object) -> Separable:
-    """The field, if each of its halves moves by the other alone."""
+    """The field; raises if it is not `Separable`."""
     if not _is_separable(field):
         raise ValueError(
             f"the scheme needs a field of two halves of which each moves by the other alone, {_EXAMPLES}, "
@@ -211,7 +211,7 @@ def as_separable(field: object) -> Separable:
     return field
 
 
-# By hasattr: since Python 3.12 isinstance with a protocol does not see the submodules of an nn.Module.
+# By getattr: since Python 3.12 isinstance with a protocol does not find the submodules of an nn.Module.
 def _is_halved(field: object) -> TypeGuard[Halved]:
     return all(callable(getattr(field, name, None)) for name in ("split", "join"))
 

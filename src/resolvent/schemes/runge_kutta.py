@@ -16,15 +16,15 @@ from resolvent.schemes.tableau import Tableau
 
 @dataclass(frozen=True)
 class RungeKutta(Scheme):
-    """The Runge-Kutta method of a `Tableau`. How it is carried out follows from the table:
+    """The Runge-Kutta method of a `Tableau`. The table determines how a step is computed:
 
     - explicit stages are evaluations of the field;
     - stages that depend on themselves are resolvents, w = b + a_ii h F(t + c_i h, w), one after the other;
-    - where stages depend on later ones, all are found together, as one resolvent of the stacked stages.
+    - if stages depend on later ones, all are solved together, as one resolvent of the stacked stages.
 
-    The field is not evaluated again at a stage that was solved for: its slope follows from the equation,
-    h k = (w - b) / a_ii, which is accurate for stiff fields too. The division amplifies the error of w, so the
-    tolerance is tightened by the same factor.
+    The field is not evaluated again at a solved stage: its slope follows from the equation, h k = (w - b) / a_ii, which
+    is also accurate for stiff fields. The division amplifies the error of w, so the tolerance is tightened by the same
+    factor.
 
     Arguments:
         tableau: one of `resolvent.schemes.tableaux`, or your own.

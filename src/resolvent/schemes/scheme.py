@@ -1,4 +1,4 @@
-"""`Scheme`: a rule that advances the state over one interval of time, and what analysis asks of it."""
+"""`Scheme`: a rule that advances the state over one interval of time, with properties for its analysis."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Carry(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The result of one step: the carry, and the solves that it took (none for an explicit step)."""
+    """The result of one step: the carry, and its solves (none for an explicit step)."""
 
     carry: Carry
     solutions: tuple[Solution, ...] = ()
@@ -38,11 +38,11 @@ class Scheme(ABC):
     """A time integrator for y' = F(t, y): an immutable record of coefficients.
 
     A step uses the field only through evaluations, `Interval.evaluate`, and resolvents, `Interval.resolve`. Both take
-    the fraction c of the interval at which the field is evaluated, so that a scheme consists of the numbers of its
-    table and never sees the time.
+    the fraction c of the interval at which the field is evaluated, so a scheme consists only of the numbers of its
+    table and does not use the time.
 
-    A new scheme defines `order`, `step` and `inverse`. With `linear_form` as well, `resolvent.analysis` and
-    `resolvent.plotting` know its stability; the other properties have defaults that suit a one-step scheme.
+    A new scheme defines `order`, `step` and `inverse`. `resolvent.analysis` and `resolvent.plotting` also need
+    `linear_form` for its stability. The other properties have defaults for one-step schemes.
     """
 
     @property
@@ -62,14 +62,14 @@ class Scheme(ABC):
     @property
     @abstractmethod
     def inverse(self) -> "Scheme":
-        """The scheme that undoes a step of this one on the reversed interval; a symmetric scheme is its own inverse.
+        """The scheme that inverts a step of this one on the reversed interval; a symmetric scheme is its own inverse.
 
         Reference: Hairer, Lubich & Wanner, Geometric numerical integration, section II.3 (the adjoint method).
         """
 
     @property
     def linear_form(self) -> LinearForm:
-        """One step on the linear test equation, from which all of the linear stability analysis follows."""
+        """One step on the linear test equation, the basis of the linear stability analysis."""
         raise ValueError(
             f"the stability of {type(self).__name__} is not known: define its property `linear_form`, a "
             "resolvent.schemes.LinearForm."
@@ -86,7 +86,7 @@ class Scheme(ABC):
     def stage_norm(self) -> float:
         """The factor by which |z| enters the fixed-point iteration for the stages: it contracts for |z| stage_norm < 1.
 
-        0 where there is nothing to solve. The default is for schemes that find all stages together.
+        0 if there is nothing to solve. The default is for schemes that solve all stages together.
         """
         return float(torch.linalg.matrix_norm(self.linear_form.A, 2)) if self.implicit else 0.0
 
@@ -94,13 +94,13 @@ class Scheme(ABC):
     def chord(self) -> Number | None:
         """theta, if a step is y = x + h F(t + theta h, w) with the stage w = (1 - theta) x + theta y; otherwise None.
 
-        The layers of such a scheme can be solved for together, and its tangents are steps of the same kind.
+        The layers of such a scheme can be solved together, and its tangents are steps of the same kind.
         """
         return None
 
     @property
     def solved_at(self) -> float:
-        """Where on the chord from the old to the new state the equation of a step is solved: 0 is old, 1 is new."""
+        """The position on the chord from the old state, 0, to the new one, 1, where a step's equation is solved."""
         return 1.0 if self.stage_norm > 0 else 0.0
 
     @property
@@ -110,10 +110,10 @@ class Scheme(ABC):
 
     @property
     def one_step(self) -> bool:
-        """Whether a step needs no state but the last."""
+        """Whether a step needs only the last state."""
         return True
 
     @property
     def acts_on_halves(self) -> bool:
-        """Whether a step treats the two halves (q, p) of a state apart."""
+        """Whether a step treats the two halves (q, p) of a state differently."""
         return False

@@ -1,4 +1,4 @@
-"""The table of a Runge-Kutta method."""
+"""`Tableau`: the table of a Runge-Kutta method."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +21,8 @@ class Tableau:
         b: weights.
         order: of convergence.
         c: nodes; if empty, the row sums of A.
-        embedded: weights of a second method with the same stages, whose difference to the first estimates the error
-            of a step; empty if there is none. `rs.odeint` needs them.
+        embedded: weights of a second method with the same stages; the difference of the two results estimates the error
+            of a step. Empty if there is none. `rs.odeint` needs them.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """
@@ -40,7 +40,7 @@ class Tableau:
             raise ValueError(
                 f"A must have one row and one column for each of the {stages} weights, got rows of {shape}."
             )
-        # Nodes 0 and 1, the ends of the interval, are compared exactly later, so rounding is removed here.
+        # Nodes 0 and 1, the ends of the interval, are later compared exactly, so rounding is removed here.
         nodes = self.c or tuple(sum(row) for row in self.A)
         object.__setattr__(self, "c", tuple(float(round(c)) if abs(c - round(c)) < _ROUNDING else c for c in nodes))
         if len(self.c) != stages:
@@ -59,7 +59,7 @@ class Tableau:
 
     @property
     def diagonal(self) -> bool:
-        """Whether no stage depends on later ones, so that they can be found one by one."""
+        """Whether no stage depends on later ones, so that they can be solved one by one."""
         return all(row[j] == 0 for i, row in enumerate(self.A) for j in range(i + 1, len(row)))
 
     @property
@@ -79,7 +79,7 @@ class Tableau:
 
     @cached_property
     def recovery(self) -> Row | None:
-        """v with y = x + sum_i v_i (W_i - x), which is b^T A^{-1}; None where A is singular."""
+        """v = b^T A^{-1}, with y = x + sum_i v_i (W_i - x); None if A is singular."""
         if self.stiffly_accurate:
             return (*(0.0 for _ in self.b[1:]), 1.0)
         A = self.matrix(torch.zeros((), dtype=torch.float64))

@@ -29,8 +29,8 @@ _R2, _R3, _R6 = math.sqrt(2), math.sqrt(3), math.sqrt(6)
 
 
 def _lower(*rows: Row, order: int, embedded: Row = ()) -> Tableau:
-    """A table whose last stage is the result, from its rows up to their last entries. Without weights of its own, the
-    embedded method is the last stage but one."""
+    """A table whose last stage is the result, from its lower triangular rows. Without `embedded`, the second to last
+    stage is the embedded method."""
     full = tuple((*row, *(0.0 for _ in range(len(rows) - len(row)))) for row in rows)
     return Tableau(full, full[-1], order, embedded=embedded or full[-2])
 
@@ -96,7 +96,7 @@ _g = 1 + _R2 * math.cos((2 * math.pi - math.acos(2 * _R2 / 3)) / 3)
 _b1, _b2 = -1.5 * _g**2 + 4 * _g - 0.25, 1.5 * _g**2 - 5 * _g + 1.25
 SDIRK3 = Tableau(((_g, 0.0, 0.0), ((1 - _g) / 2, _g, 0.0), (_b1, _b2, _g)), (_b1, _b2, _g), 3)
 
-# The embedded methods of Kvaerno's pairs are their last stages but one.
+# The embedded methods of Kvaerno's pairs are their second to last stages.
 KVAERNO3 = _lower(
     (),
     (_g, _g),

@@ -17,18 +17,18 @@ FORMS = ("midpoint", "trapezoid")
 
 @dataclass(frozen=True)
 class Theta(Scheme):
-    """The theta scheme, in the two forms that agree for linear fields:
+    """The theta scheme, in two forms that agree for linear fields:
 
         midpoint:    y = x + h F(t + theta h, (1 - theta) x + theta y)
         trapezoid:   y = x + h ((1 - theta) F(t, x) + theta F(t + h, y)).
 
     theta = 0 is the residual layer x + h F(t, x), without a solve; 1/2 the implicit midpoint or trapezoidal rule, the
-    only one of order 2; 1 backward Euler. The midpoint form takes one resolvent and no evaluation besides: with
-    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. The error of w is thereby divided by theta. The
-    tolerance of the solve is multiplied by theta, so that the requested tolerance holds for the equation of y.
+    only one of order 2; 1 backward Euler. The midpoint form takes one resolvent and no further evaluation: with
+    w = x + theta h F(t + theta h, w), y = x + (w - x) / theta. This divides the error of w by theta, so the tolerance
+    of the solve is multiplied by theta. The requested tolerance then holds for the equation of y.
 
     Arguments:
-        theta: a number in [0, 1], or a 0-d tensor in (0, 1], to be differentiated.
+        theta: a number in [0, 1], or a 0-d tensor in (0, 1], which is differentiable.
         form: "midpoint" or "trapezoid".
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks, equations (9) and (10).
@@ -96,7 +96,7 @@ class Theta(Scheme):
         if self.form == "trapezoid":
             return self._trapezoid(interval, x)
         theta, guess = self.theta, interval.predict(1.0)
-        # The stage lies on the chord from x to y, so the guess does, too.
+        # The stage lies on the chord from x to y, and so does the guess.
         w0 = None if guess is None else x + theta * (guess - x)
         solution = interval.resolve(theta, x, theta, w0, amplification=1 / self.smallest)
         w = solution.value
@@ -112,5 +112,5 @@ class Theta(Scheme):
 
     @property
     def smallest(self) -> float:
-        """theta as a number; the smallest where a vmapped function has several."""
+        """theta as a number; the smallest over the copies of a vmapped function."""
         return float(whole(self.theta.detach()).min()) if isinstance(self.theta, Tensor) else float(self.theta)

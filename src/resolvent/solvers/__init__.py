@@ -1,1 +1,1 @@
-"""Methods for the resolvent equation, nonlinear and linear."""
+"""Solvers for the resolvent equation, nonlinear and linear."""

@@ -15,12 +15,12 @@ from resolvent.solvers.safeguard import SHORTEN, Best
 
 @dataclass
 class Window:
-    """The last columns of dF, `changes`, and of dW + beta dF, `moves`, with the products among the former.
+    """The last columns of dF, `changes`, and of dW + beta dF, `moves`.
 
     Attributes:
-        moves, changes: (batch, held, n), which grow up to the size of the window: most solves end long before.
-        gram: (batch, memory, memory).
-        valid: (batch, memory), the columns that a sample has.
+        moves, changes: (batch, held, n). They grow up to the size of the window, which most solves do not reach.
+        gram: (batch, memory, memory), the inner products of the changes.
+        valid: (batch, memory), mask of the columns of a sample.
     """
 
     moves: Tensor
@@ -31,12 +31,12 @@ class Window:
 
 @dataclass
 class Trial:
-    """The last step, of which nothing has been drawn yet: most solves end before it would be needed.
+    """The last step. The next step adds it to the window; most solves end before that.
 
     Attributes:
-        w, f: where it started.
-        new_w, new_f, new_norm: where it led, whether or not the sample stays there.
-        kept: (batch,), whether it does.
+        w, f: its start.
+        new_w, new_f, new_norm: its end, kept or not.
+        kept: mask (batch,) of the samples that stay there.
     """
 
     w: Tensor
@@ -49,7 +49,7 @@ class Trial:
 
 @dataclass(kw_only=True)
 class AndersonState(State):
-    """Where the last trial is not kept, the sample is back at its best iterate."""
+    """A sample whose last trial is not kept is at its best iterate."""
 
     f: Tensor
     best: Best
@@ -65,10 +65,10 @@ class Anderson(NonlinearSolver):
 
         w <- w + beta f - (dW + beta dF) gamma,   gamma = argmin |f - dF gamma|,
 
-    where the columns of dW and dF are the last changes of w and f. The default for many unknowns: on a linear
-    problem it is GMRES, and it needs one evaluation of F a step and no derivatives. The least-squares problem is
-    regularised; a sample whose residual grows tenfold over its best goes back there, and one that finds nothing
-    better for long starts its window anew with a tenth of the mixing.
+    where the columns of dW and dF are the last changes of w and f. The default for many unknowns: on a linear problem
+    it is equivalent to GMRES, and it needs one evaluation of F per step and no derivatives. The least-squares problem
+    is regularised. A sample whose residual grows to ten times its best returns to its best iterate. A sample that does
+    not improve for 12 steps clears its window and continues with a tenth of the mixing.
 
     Arguments:
         memory: columns in the window.
@@ -128,8 +128,8 @@ class Anderson(NonlinearSolver):
         )
 
     def _extend(self, window: Window | None, trial: Trial, count: int, mixing: Tensor, misled: Tensor) -> Window:
-        """The window with the columns of a trial in place of its oldest."""
-        # 0 * inf is not 0, so what is not finite must not enter.
+        """The window with its oldest columns replaced by those of a trial."""
+        # 0 * inf is NaN, so values that are not finite must not enter.
         shown = trial.new_norm.isfinite()
         change = select(shown, trial.new_f - trial.f, torch.zeros_like(trial.f))
         move = select(shown, trial.new_w - trial.w, torch.zeros_like(trial.w))
@@ -157,7 +157,7 @@ class Anderson(NonlinearSolver):
         gram = torch.where(pairs, window.gram[:, :held, :held], 0.0)
         trace = gram.diagonal(dim1=1, dim2=2).sum(1)
         small = 10 * torch.finfo(gram.dtype).eps if self.regularization is None else self.regularization
-        # Absent columns get a one on the diagonal, and a right-hand side of zero.
+        # Missing columns get 1 on the diagonal and 0 on the right-hand side.
         diagonal = torch.where(valid, (small * trace)[:, None], 1.0)
         products = torch.where(valid, coefficients(window.changes[:, :held], f), 0.0)
         if held == 1:

@@ -1,4 +1,4 @@
-"""Plans of several solvers: the default, and one of your own."""
+"""Plans of several solvers: `Auto`, the default, and `Fallback`, a custom one."""
 
 from dataclasses import dataclass
 
@@ -15,21 +15,21 @@ from resolvent.solvers.pseudo_transient import PseudoTransient
 
 _FOR_FEW = tuple(Attempt(solver) for solver in (Newton(), PseudoTransient(), LBFGS()))
 _FOR_MANY = tuple(Attempt(solver) for solver in (Anderson(), NewtonKrylov(), PseudoTransient(), LBFGS()))
-# Steps of Anderson's method in the backward pass, after which GMRES is faster.
+# The most steps of Anderson's method in the backward pass; beyond, GMRES is faster.
 _FEW_STEPS = 40
 
 
 @dataclass(frozen=True)
 class Fallback(Plan):
-    """Tries solvers one after the other, each on the samples that the ones before it did not solve.
+    """Tries solvers one after the other, each on the samples that the earlier ones did not solve.
 
         rs.Fallback((rs.Picard(), rs.Newton()))
 
-    A fallback goes on from the best iterate so far. What was tried is in `Solution.solvers`, and which of them had a
-    sample last in `Solution.solver_index`.
+    A fallback continues from the best iterate. `Solution.solvers` lists the solvers that were tried, and
+    `Solution.solver_index` the last one that ran on each sample.
 
     Arguments:
-        solvers: in order. The first one chooses the solver of the backward pass, if `ImplicitAdjoint` does not.
+        solvers: in order. The first chooses the solver of the backward pass, if `ImplicitAdjoint` has none.
     """
 
     solvers: tuple[Solver, ...]
@@ -48,15 +48,15 @@ class Fallback(Plan):
 
 @dataclass(frozen=True)
 class Auto(Plan):
-    """Picks a method by the number of unknowns n of a sample, and falls back where it fails:
+    """Picks a method by the number of unknowns n of a sample, with fallbacks:
 
     | n          | first    | then         | then            | then  |
     |------------|----------|--------------|-----------------|-------|
     | at most 32 | Newton   |              | PseudoTransient | LBFGS |
     | more       | Anderson | NewtonKrylov | PseudoTransient | LBFGS |
 
-    A fallback goes on from the best iterate so far, and only for the samples that did not converge. The choice depends
-    on nothing but n, so that a sample's answer does not depend on the batch it came in.
+    A fallback continues from the best iterate, and only for the samples that did not converge. The choice depends only
+    on n, so the result of a sample does not depend on its batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
@@ -68,8 +68,8 @@ class Auto(Plan):
 
 @dataclass(frozen=True)
 class AutoLinear(Plan):
-    """The backward pass of `Auto` for many unknowns: Anderson, which measures its residual as it goes, and where that
-    does not get there soon, `GMRES`."""
+    """The backward plan of `Auto` for many unknowns: first Anderson, which measures its residual at every step, then
+    `GMRES` if it does not converge soon."""
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         return Attempt(Anderson(), _FEW_STEPS), Attempt(GMRES())

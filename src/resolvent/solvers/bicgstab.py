@@ -22,13 +22,13 @@ class BiCGStabState(State):
 
 @dataclass(frozen=True)
 class BiCGStab(Preconditioned):
-    """BiCGStab: two products with A a step, and seven vectors of storage however many steps it takes.
+    """BiCGStab: two products with A per step, and storage of seven vectors for any number of steps.
 
-    Choose it over `GMRES` where the stored Krylov space is too large. It can break down, and then says so.
+    Choose it over `GMRES` if the stored Krylov space is too large. It can break down, and reports that.
 
     Arguments:
-        preconditioner: a linear function M(r) ~ A^{-1} r, transposed by the solver where needed; None takes the
-            division by 1 - tau c wherever the field declares its linear part.
+        preconditioner: a linear function M(r) ~ A^{-1} r, transposed by the solver if needed; None takes the division
+            by 1 - tau c if the field declares its linear part.
 
     Reference: van der Vorst, Bi-CGSTAB, SIAM J. Sci. Stat. Comput. 13, 1992.
     """

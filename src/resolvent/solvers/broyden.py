@@ -27,11 +27,10 @@ class BroydenState(State):
 class Broyden(NonlinearSolver):
     """Broyden's good method, w <- w + H r with r = b + tau F(w) - w and an approximation H to (I - tau F')^{-1}
 
-    that each step corrects by one product of two vectors: H + (s - H y) s^T H / (s^T H y), s the change of w and y
-    that of -r. H starts as the division by 1 - tau c of the field's linear part. Superlinear, one evaluation of F a
-    step; `memory` corrections are kept, then all are dropped and collected anew. A sample whose residual grows
-    tenfold over its best goes back there, and one that finds nothing better for long forgets all and shortens its
-    steps.
+    with a rank-one correction per step: H + (s - H y) s^T H / (s^T H y), s the change of w and y that of -r. H starts
+    as the division by 1 - tau c of the field's linear part. Superlinear, one evaluation of F per step. After `memory`
+    corrections all are dropped. A sample whose residual grows to ten times its best returns to its best iterate. A
+    sample that does not improve for 12 steps drops its corrections and shortens its steps.
 
     Reference: Kelley, Iterative methods for linear and nonlinear equations, SIAM 1995, chapter 7.
     """
@@ -61,7 +60,7 @@ class Broyden(NonlinearSolver):
         )
 
     def resume(self, problem: Problem, w: Tensor, before: BroydenState) -> BroydenState:
-        # A ring of another length belongs to a Broyden with other settings.
+        # Another ring length means that the state is from other settings.
         if before.left.shape[1] != self.memory:
             return self.init(problem, w)
         return replace(self.init(problem, w), left=before.left, right=before.right, count=before.count)
@@ -89,7 +88,7 @@ class Broyden(NonlinearSolver):
         )
 
     def _correct(self, problem: Problem, state: BroydenState, s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The two rings of H, with the correction by s and y in place."""
+        """The two rings of H, with the correction by s and y added."""
         slot = state.count % self.memory
         left, right = state.left, state.right
         if slot == 0:

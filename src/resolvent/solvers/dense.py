@@ -10,7 +10,7 @@ from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 from resolvent.solvers.linear import LinearSolver, as_linear
 
-# The residual of a direct solve is some roundings of |A| |u| + |g|, its terms.
+# The residual of a direct solve is at most this many roundings of its terms, |A| |u| + |g|.
 _ROUNDINGS = 8.0
 
 
@@ -24,12 +24,12 @@ class DenseState(State):
 class DenseLU(LinearSolver):
     """Assembles the matrix of A = I - tau F'(w), n vjps, and solves by batched LU factors.
 
-    For few unknowns, where it is both the fastest and the most robust choice. The matrix is the one that `Newton`
-    has left, if it was the forward solver, and the factors serve A and its transpose alike.
+    For few unknowns, where it is the fastest and most robust choice. If `Newton` was the forward solver, its matrix is
+    reused. A and its transpose share one factorization.
 
-    A direct solve is as accurate as it can be when its backward error, |r| / (|A| |u| + |g|), is at rounding. Where it
-    is not, a second step refines the solution. A matrix counts as singular where that does not help, either, or where
-    the error that rounding leaves is as large as the solution.
+    A direct solve is as accurate as possible when its backward error, |r| / (|A| |u| + |g|), is at rounding. Otherwise
+    a second step refines the solution. The matrix counts as singular if that does not help either, or if rounding
+    leaves an error as large as the solution.
 
     Reference: Higham, Accuracy and stability of numerical algorithms, SIAM 2002, chapters 7 and 12.
     """
@@ -48,6 +48,6 @@ class DenseLU(LinearSolver):
         r = system.defect_by_matrix(w)
         if state.count == 0:
             return DenseState(w=w, norm=rms(r), broken=~usable, r=r, count=1)
-        # Refined: what is left is the rounding of the terms, or the matrix is singular.
+        # After refinement the residual is the rounding of the terms, or the matrix is singular.
         floor = _ROUNDINGS * torch.finfo(w.dtype).eps * (matrix.norm() * rms(w) + rms(problem.b))
         return DenseState(w=w, norm=rms(r), broken=torch.ones_like(usable), floor=floor, r=r, count=2)

@@ -15,13 +15,13 @@ from resolvent.solvers.history import divide, ring
 from resolvent.solvers.line_search import LineSearch, search
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# Trials on one line after which a sample gives it up for the steepest one.
+# The most trials on one line; then a sample searches along the steepest descent.
 _MOST_TRIALS = 20
 
 
 @dataclass(kw_only=True)
 class DescentState(State):
-    """`w` is where the line starts that is being searched, and `gradient` the one there."""
+    """`w` is the start of the current line, and `gradient` the gradient there."""
 
     gradient: Tensor
     direction: Tensor
@@ -31,11 +31,10 @@ class DescentState(State):
 
 
 class Descent(NonlinearSolver):
-    """Minimises phi(w) = |r(w)|^2 / 2, r = b + tau F(w) - w, along directions that a method chooses.
+    """Minimises phi(w) = |r(w)|^2 / 2, r = b + tau F(w) - w, along directions that subclasses choose.
 
     The gradient is -(I - tau F'(w))^T r: one evaluation and one vjp per step. A step of the loop is one trial of the
-    line search; every sample has a line and a memory of its own. A minimum of phi that is not a root ends as
-    STALLED.
+    line search; every sample has its own line and memory. A minimum of phi that is not a root ends as STALLED.
     """
 
     max_steps = 1000
@@ -44,15 +43,15 @@ class Descent(NonlinearSolver):
 
     @abstractmethod
     def direct(self, gradient: Tensor, before: DescentState, changes_w: Tensor, changes_g: Tensor) -> Tensor:
-        """The direction to search from a point with this gradient, after the line of the state `before`; the last
-        changes of w and of the gradient are (batch, memory, n), oldest first, zero where there are none."""
+        """The search direction from a point with this gradient, after the line of the state `before`. The last changes
+        of w and of the gradient are (batch, memory, n), oldest first, padded with zeros."""
 
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The direction to start with, and to fall back on."""
+        """The first direction, and the fallback."""
         return -gradient
 
     def first_trial(self, before: DescentState, slope: Tensor) -> Tensor:
-        """How far along the new line to look first: as far as would change phi as much as the line before."""
+        """The first trial on a new line: the step that would change phi as much as the line before."""
         expected = divide(before.line.t * before.line.slope, slope)
         return torch.where(expected > 0, torch.minimum(expected, 10 * before.line.t), 1.0)
 
@@ -137,7 +136,7 @@ class GradientDescent(Descent):
 
 @dataclass(frozen=True)
 class ConjugateGradient(Descent):
-    """Nonlinear conjugate gradients (Polak and Ribiere, never negative) with line minimisation.
+    """Nonlinear conjugate gradients (Polak and Ribiere, clipped at zero) with line minimisation.
 
     Reference: Reshniak & Webster, table of descent methods; Nocedal & Wright, Numerical optimization, chapter 5.
     """
@@ -154,11 +153,11 @@ class ConjugateGradient(Descent):
 class LBFGS(Descent):
     """L-BFGS with the Wolfe conditions: the quasi-Newton method of the paper's experiments.
 
-    It converges from far away and needs no contraction, but squares the condition number; Auto keeps it as the last
-    resort.
+    It converges from far away and needs no contraction, but squares the condition number. `Auto` uses it as the last
+    fallback.
 
     Arguments:
-        memory: pairs of changes that the approximate Hessian is built from.
+        memory: pairs of changes that form the approximate Hessian.
 
     Reference: Reshniak & Webster, table of descent methods; Nocedal & Wright, Numerical optimization, chapter 7.
     """
@@ -190,7 +189,7 @@ class LBFGS(Descent):
 
 
 def _objective(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """phi and its gradient at w, the root mean square of r, and the length of the rounding error in r."""
+    """phi and its gradient at w, the root mean square of r, and the norm of the rounding error in r."""
     linearization = Linearization(problem, w)
     change = problem.tau * linearization.image
     r = problem.b + change - w
@@ -199,7 +198,7 @@ def _objective(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _shift(history: Tensor, vector: Tensor) -> Tensor:
-    """The history with its oldest vector dropped for a new one."""
+    """The history without its oldest vector and with a new one."""
     return torch.cat([history[:, 1:], flat(vector)[:, None]], dim=1)
 
 

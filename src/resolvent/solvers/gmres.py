@@ -24,16 +24,16 @@ class GMRESState(State):
 
 @dataclass(frozen=True)
 class GMRES(Preconditioned):
-    """Restarted GMRES: the least residual over the Krylov space of A, one product with A a step.
+    """Restarted GMRES: minimises the residual over the Krylov space of A, one product with A per step.
 
-    The paper's choice for the backward pass. It is matrix-free, does not need the field to contract, and every
-    sample has a Krylov space of its own. The preconditioner acts from the right, so the residual is the true one;
-    the basis is orthogonalised twice. Without restart it is exact after n steps.
+    The paper's choice for the backward pass. It is matrix-free, does not need a contracting field, and every sample has
+    its own Krylov space. The preconditioner acts from the right, so the residual is the true one; the basis is
+    orthogonalised twice. Without restart it is exact after n steps.
 
     Arguments:
-        preconditioner: a linear function M(r) ~ A^{-1} r, transposed by the solver where needed; None takes the
-            division by 1 - tau c wherever the field declares its linear part.
-        restart: size of the Krylov space after which it is started anew, and the vectors that are stored.
+        preconditioner: a linear function M(r) ~ A^{-1} r, transposed by the solver if needed; None takes the division
+            by 1 - tau c if the field declares its linear part.
+        restart: the largest size of the Krylov space, and the number of stored vectors.
 
     Reference: Saad & Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7, 1986.
     """
@@ -76,10 +76,10 @@ class GMRES(Preconditioned):
         height = torch.linalg.vector_norm(flat(rest), dim=1)
         basis = remember(state.basis, k + 1, divide(rest, per_sample(height, rest).expand_as(rest)))
 
-        # The earlier rotations, kept multiplied out, bring the column to triangular form but for its last entry.
+        # The product of the earlier rotations brings the column to triangular form, except its last entry.
         column = (state.rotations @ column[:, :, None]).squeeze(2)
         pivot = torch.hypot(column[:, k], height)
-        # A direction that A maps to nothing new leaves the residual as it is.
+        # A direction that adds nothing to the Krylov space does not change the residual.
         cosine, sine = divide(column[:, k], pivot), torch.where(pivot == 0, 1.0, divide(height, pivot))
         triangle = state.triangle.clone()
         triangle[:, :k, k] = column[:, :k]
@@ -106,7 +106,7 @@ class GMRES(Preconditioned):
 
 
 def _orthogonalize(basis: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """The coefficients of `vector` in the orthonormal basis, and what remains of it. Twice is enough."""
+    """The coefficients of `vector` in the orthonormal basis, and the remainder. Two passes are enough."""
     first = coefficients(basis, vector)
     rest = vector - combine(basis, first, vector)
     second = coefficients(basis, rest)

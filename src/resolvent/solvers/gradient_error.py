@@ -1,4 +1,4 @@
-"""How wrong a gradient is that an adjoint gives, measured on the user's own problem."""
+"""`gradient_error`: the error of an adjoint's gradient on the user's problem."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,8 +21,8 @@ class GradientComparison:
 
     Attributes:
         relative: |g - g*| / |g*| over all inputs together.
-        cosine: of the angle between the two; positive means that g still points downhill.
-        by_input: the relative error of each input alone.
+        cosine: of the angle between g and g*; if positive, -g is a descent direction.
+        by_input: the relative error for each input.
     """
 
     relative: float
@@ -40,14 +40,14 @@ def gradient_error(
     solver: Solver | None = None,
     stopping: Stopping | None = None,
 ) -> GradientComparison:
-    """Compares the gradient that `adjoint` gives with the exact one of `ImplicitAdjoint()`.
+    """Compares the gradient of `adjoint` with the exact one of `ImplicitAdjoint()`.
 
     Arguments:
         adjoint: e.g. `OneStepAdjoint()`.
         F, b, tau, solver, stopping: as for `resolve`.
-        parameters: the tensors to differentiate by, beside b and tau; None takes F.parameters() if F is a module.
-        cotangent: (batch, *shape), the gradient of a loss with respect to the solution; None draws a normal one, the
-            same each time.
+        parameters: the tensors to differentiate by, besides b and tau; None takes F.parameters() if F is a module.
+        cotangent: (batch, *shape), the gradient of a loss with respect to the solution; None draws a normal one with a
+            fixed seed.
 
     Returns:
         A `GradientComparison`.
@@ -59,7 +59,7 @@ def gradient_error(
     made_in_inference = [name for name, p in inputs.items() if p.is_inference()]
     if made_in_inference:
         raise ValueError(f"{made_in_inference} were made in inference mode and have no gradient: make them outside.")
-    # Gradients are the subject here, in whatever mode the caller is.
+    # Gradients are needed in every mode of the caller.
     with torch.inference_mode(False), torch.enable_grad():
         function = without_inference_tensors(F)
         inputs["b"] = b = outside_inference(b).detach().requires_grad_()
@@ -76,7 +76,7 @@ def gradient_error(
 
 
 def _normal_like(b: Tensor) -> Tensor:
-    """Normal numbers in the shape of b, the same each time."""
+    """Normal numbers in the shape of b, with a fixed seed."""
     return torch.randn(b.shape, generator=torch.Generator().manual_seed(0), dtype=b.dtype).to(b.device)
 
 

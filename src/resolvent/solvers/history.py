@@ -1,4 +1,4 @@
-"""Rings of past vectors, one per sample, for the methods that learn from them."""
+"""Ring buffers of past vectors, one per sample, for quasi-Newton methods."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ def ring(length: int, like: Tensor) -> Tensor:
 
 
 def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
-    """The ring with `vector` in `slot`, by which it grows where it has been that short; in place, unless autograd needs
-    the old one."""
+    """The ring with `vector` in `slot`; it grows if `slot` is its length. In place, unless autograd records."""
     if slot == history.shape[1]:
         return torch.cat([history, flat(vector)[:, None]], dim=1)
     if torch.is_grad_enabled():
@@ -25,7 +24,7 @@ def remember(history: Tensor, slot: int, vector: Tensor) -> Tensor:
 def coefficients(history: Tensor, vector: Tensor) -> Tensor:
     """The inner products of `vector` with every vector of the ring: (batch, length)."""
     if history.shape[1] == 1:
-        # Most solves need no more than one column, and many small matrix products are slow.
+        # Most solves have only one column, and many small matrix products are slow.
         return dot(history[:, 0], flat(vector))[:, None]
     return (history @ flat(vector)[:, :, None]).squeeze(2)
 

@@ -1,4 +1,4 @@
-"""A line search for the strong Wolfe conditions, one trial point per call, every sample on a line of its own."""
+"""Line search for the strong Wolfe conditions: one trial point per call, one line per sample."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -6,25 +6,25 @@ from typing import Self
 import torch
 from torch import Tensor
 
-# The fraction of the first slope that the objective has to keep falling by (Armijo's condition).
+# Armijo's condition: the objective must fall by this fraction of the first slope.
 _SUFFICIENT = 1e-4
-# The largest fraction of the first slope that rounding may make acceptable: a trial beside the start is none.
+# An accepted slope is at most this fraction of the first one, even with rounding: trials too close to the start fail.
 _STEEPEST = 0.9
-# How close to the end of its bracket a trial may come, as a fraction of the bracket.
+# The least distance of a trial from the ends of its bracket, as a fraction of the bracket.
 _MARGIN = 0.1
 
 
 @dataclass
 class LineSearch:
-    """Where the search along phi(t) = |r(t)|^2 / 2 stands; all fields are (batch,).
+    """The state of the search along phi(t) = |r(t)|^2 / 2; all fields are (batch,).
 
     Attributes:
         phi, slope: value and derivative at t = 0.
-        rounding: the error that rounding leaves in r, in the norm of phi.
+        rounding: the rounding error of r, in the norm of phi.
         t: the next trial.
-        low, high: a bracket of a minimum; high is infinite until one has been stepped over.
+        low, high: a bracket of a minimum; high is infinite until a trial is beyond one.
         low_slope: the derivative at low.
-        trials: how many there have been.
+        trials: the number of trials.
     """
 
     phi: Tensor
@@ -43,13 +43,14 @@ class LineSearch:
 
 
 def search(line: LineSearch, phi: Tensor, slope: Tensor, curvature: float) -> tuple[LineSearch, Tensor]:
-    """Judges the trial at t, given phi(t) and its slope: the search with a new trial, and (batch,) who accepts.
+    """Tests the trial at t, given phi(t) and its slope. Returns the search with a new trial, and the mask (batch,) of
+    accepted trials.
 
-    Accepted is a sufficient decrease with |slope| <= curvature |slope at 0|. A small curvature makes it a line
-    minimisation. New trials are secant steps to a zero of the slope, kept inside of the bracket.
+    A trial is accepted if it decreases phi sufficiently and |slope| <= curvature |slope at 0|. A small curvature gives
+    a line minimisation. New trials are secant steps to a zero of the slope, kept in the bracket.
 
     Both conditions hold up to rounding. Near a root the decrease of phi falls below the rounding of its values long
-    before r does; the slopes, which are no differences, then decide alone (the approximate Wolfe conditions of Hager
+    before r does. The slopes, which are not differences, then decide alone (the approximate Wolfe conditions of Hager
     & Zhang, SIAM Journal on Optimization 16, 2005).
     """
     value_error, slope_error = _rounding(line, slope)
@@ -78,10 +79,10 @@ def search(line: LineSearch, phi: Tensor, slope: Tensor, curvature: float) -> tu
 
 
 def _rounding(line: LineSearch, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the rounding of r may move a difference of two values of phi, and the slope at t.
+    """Bounds for the effect of the rounding of r on a difference of two values of phi, and on the slope at t.
 
-    An error e of r changes phi by r.e + |e|^2 / 2, and the slope r.r' by e.r'. The square of r' is the second
-    derivative of phi, for which the two slopes give a difference.
+    An error e of r changes phi by r.e + |e|^2 / 2, and the slope r.r' by e.r'. The square of r' approximates the second
+    derivative of phi, which is estimated by the difference quotient of the two slopes.
     """
     value_error = (2 * (2 * line.phi).sqrt() + line.rounding) * line.rounding
     steepening = ((slope - line.slope) / line.t).clamp(min=0)

@@ -1,4 +1,4 @@
-"""What the linear solvers have in common, and the rule that picks one."""
+"""The base of the linear solvers, and the rule that picks one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,22 +28,22 @@ class Preconditioned(LinearSolver):
     """A linear solver that takes a preconditioner.
 
     Arguments:
-        preconditioner: a linear function M(r) ~ A^{-1} r on (batch, *shape); the solver transposes it itself in the
-            backward pass. None takes the division by 1 - tau c wherever the field declares its linear part.
+        preconditioner: a linear function M(r) ~ A^{-1} r on (batch, *shape); the solver transposes it in the backward
+            pass. None takes the division by 1 - tau c if the field declares its linear part.
     """
 
     preconditioner: LinearMap | None = None
 
 
 def as_linear(problem: Problem, solver: Solver) -> LinearProblem:
-    """The problem, if it is a linear one."""
+    """The problem; raises if it is not linear."""
     if not isinstance(problem, LinearProblem):
         refuse_linear(solver)
     return problem
 
 
 def refuse_linear(solver: Solver) -> NoReturn:
-    """A linear solver was given for w = b + tau F(w)."""
+    """Raises: a linear solver was given for w = b + tau F(w)."""
     name = type(solver).__name__
     raise ValueError(
         f"{name} solves linear systems, as in rs.ImplicitAdjoint(solver=rs.{name}()) or "

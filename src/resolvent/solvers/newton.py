@@ -14,9 +14,9 @@ from resolvent.equation.torch_func import any_true
 from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# The fraction of the fall of the residual promised by the linear model that a step has to achieve to be accepted.
+# An accepted step must achieve this fraction of the decrease that the linear model predicts.
 SUFFICIENT = 1e-4
-# A chord step that lowers the residual less than this has an outdated matrix.
+# The matrix is outdated if a chord step does not reduce the residual to this fraction.
 _SLOW = 0.25
 
 
@@ -30,9 +30,9 @@ class NewtonState(State):
 class Newton(NonlinearSolver):
     """Newton's method w <- w + s d, (I - tau F'(w)) d = b + tau F(w) - w, with dense batched LU.
 
-    The default for few unknowns: two to four steps, whatever the stiffness. A sample whose residual would not fall
-    halves its step length s instead of moving, so residuals decrease monotonically. One evaluation gives F and its
-    Jacobian together, and the last Jacobian serves the backward pass.
+    The default for few unknowns: two to four steps, regardless of stiffness. If the residual of a sample would not
+    fall, its step length s is halved and it does not move, so residuals decrease monotonically. One evaluation gives
+    both F and its Jacobian, and the backward pass reuses the last Jacobian.
     """
 
     max_steps = 50
@@ -40,7 +40,7 @@ class Newton(NonlinearSolver):
     unrollable = True
 
     def linear_plan(self, problem: Problem) -> Plan:
-        return DenseLU()  # With the matrix at hand.
+        return DenseLU()  # Reuses the matrix.
 
     def init(self, problem: NonlinearProblem, w: Tensor) -> NewtonState:
         image, matrix = evaluate_with_matrix(problem, w)
@@ -79,11 +79,11 @@ class ChordState(State):
 
 @dataclass(frozen=True)
 class Chord(NonlinearSolver):
-    """Modified Newton: keeps the LU factors, and renews them only for samples that stop converging fast.
+    """Modified Newton: keeps the LU factors, and renews them only for samples that converge slowly.
 
-    A step with old factors is one evaluation of F, without its Jacobian, and with `resolve(..., reuse=solution)` the
-    factors of an earlier solve serve from the start. Choose it over `Newton` where the Jacobian
-    is what costs: some tens of unknowns, or a field that changes little over the step.
+    A step with old factors costs one evaluation of F, without its Jacobian. `resolve(..., reuse=solution)` starts with
+    the factors of an earlier solve. Choose it over `Newton` if the Jacobian dominates the cost: some tens of unknowns,
+    or a field that changes little over the step.
     """
 
     max_steps = 100
@@ -119,7 +119,7 @@ class Chord(NonlinearSolver):
         norm = rms(r)
         lower = norm < (1 - SUFFICIENT * state.length) * state.norm
         slow = running & ~(norm < _SLOW * state.norm)
-        # Halving helps only with the matrix of this very point; an old matrix is renewed first.
+        # Halving helps only with the matrix of this point; an old matrix is renewed first.
         length = torch.where(~lower & state.fresh, 0.5 * state.length, 1.0)
         move = per_sample(lower, trial)
         w, r = torch.where(move, trial, state.w), torch.where(move, r, state.r)

@@ -16,8 +16,8 @@ from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.newton import SUFFICIENT
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# Eisenstat and Walker's second choice: forcing = 0.9 (|r| / |r_before|)^2, at most 0.9, and not much below what the
-# forcing before it was, squared, as long as that was still large.
+# Eisenstat and Walker's choice 2: forcing = 0.9 (|r| / |r_before|)^2, between 1e-3 and 0.9, and at least 0.9 times the
+# square of the previous forcing while that is above 0.1.
 _FIRST_FORCING, _MOST_FORCING, _LEAST_FORCING, _GAMMA = 0.1, 0.9, 1e-3, 0.9
 
 
@@ -33,12 +33,12 @@ class NewtonKrylovState(State):
 class NewtonKrylov(NonlinearSolver):
     """Inexact Newton: w <- w + s d with |r - (I - tau F'(w)) d| <= eta |r|, r = b + tau F(w) - w, matrix-free.
 
-    For many unknowns where the fixed point does not contract. The forcing eta follows Eisenstat and Walker, so that
-    early steps are cheap and late ones converge superlinearly; the step length s is halved until the residual falls.
+    For many unknowns if the fixed point does not contract. The forcing eta follows Eisenstat and Walker: early steps
+    are cheap, and late ones converge superlinearly. The step length s is halved until the residual falls.
 
     Arguments:
         linear: the solver for the corrections.
-        inner_steps: the most steps it may take for one correction.
+        inner_steps: its most steps per correction.
 
     Reference: Eisenstat & Walker, Choosing the forcing terms in an inexact Newton method, 1996.
     """
@@ -66,7 +66,7 @@ class NewtonKrylov(NonlinearSolver):
             norm=norm,
             r=r,
             direction=torch.zeros_like(r),
-            length=torch.zeros_like(norm),  # Zero marks a direction that has yet to be found.
+            length=torch.zeros_like(norm),  # Zero: there is no direction yet.
             forcing=torch.full_like(norm, _FIRST_FORCING),
         )
 
@@ -90,7 +90,7 @@ class NewtonKrylov(NonlinearSolver):
         )
 
     def _direction(self, problem: NonlinearProblem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
-        """The corrections of the samples that need one; the others keep theirs."""
+        """The corrections, new for the samples where `needed`; the others keep theirs."""
         system = LinearProblem(state.r, Linearization(problem, state.w), transposed=False)
         inner = Stopping(max_steps=self.inner_steps)
         found, _ = iterate(

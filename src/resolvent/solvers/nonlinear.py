@@ -1,4 +1,4 @@
-"""What the nonlinear solvers have in common."""
+"""The base of the nonlinear solvers."""
 
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Plan, Solver

@@ -1,4 +1,4 @@
-"""Fixed-point iteration, and its linear twin, the Neumann series."""
+"""Fixed-point iteration, and its linear form, the Neumann series."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,9 @@ class PicardState(State):
 class Picard(NonlinearSolver):
     """The damped fixed point w <- w + damping (g(w) - w), g(w) = b + tau F(w).
 
-    Where the field declares its linear part, F(w) = c w + N(w), g is the linearly implicit
+    If the field declares its linear part, F(w) = c w + N(w), g is the linearly implicit
     g(w) = (b + tau N(w)) / (1 - tau c) instead, which contracts however stiff c < 0 is. Choose it for fields that are
-    known to contract; it is the cheapest step there is. It converges linearly, with the factor tau Lip(F), or
+    known to contract: its steps are the cheapest. It converges linearly, with the factor tau Lip(F), or
     tau Lip(N) / (1 - tau c).
 
     Reference: Reshniak & Webster, section on fpResNet.
@@ -52,7 +52,7 @@ class Picard(NonlinearSolver):
 class Neumann(LinearSolver):
     """The Neumann series u = sum_k (tau F'(w)^T)^k g: the fixed point u <- g + tau F'(w)^T u of the backward pass.
 
-    Preconditioned by the field's linear part like `Picard`. It converges where the forward fixed point does.
+    It is preconditioned by the field's linear part, like `Picard`, and converges if the forward fixed point does.
 
     Reference: Reshniak & Webster, section on fpResNet.
     """

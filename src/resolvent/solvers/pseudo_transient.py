@@ -16,13 +16,13 @@ from resolvent.equation.stopping import Stopping
 from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# How far a step may go, relative to the size of the unknowns.
+# The largest step, relative to the size of the unknowns.
 _CHANGE = 0.1
-# Of the step in time.
+# The growth factor of the time step; a rejected one shrinks by its square.
 _GROWTH = 3.0
-# Up to so many unknowns the matrix is made: it tells on which side of a singularity a sample is.
+# Up to this many unknowns the matrix is formed: its determinant shows on which side of a singularity a sample is.
 _MOST_DENSE = 128
-# Of the corrections for many unknowns, relative to their right-hand side.
+# The tolerance of the corrections for many unknowns, relative to their right-hand side.
 _ACCURACY = 1e-2
 
 
@@ -34,23 +34,23 @@ class PseudoTransientState(State):
 
 @dataclass(frozen=True)
 class PseudoTransient(NonlinearSolver):
-    """Follows the flow w' = b + tau F(w) - w to its rest, by linearly implicit steps in time:
+    """Follows the flow w' = b + tau F(w) - w to its equilibrium, by linearly implicit steps in time:
 
         (I / delta + I - tau F'(w)) d = b + tau F(w) - w,      w <- w + d.
 
-    Where I - tau F' is singular the residual may have a minimum that is not zero, and every method that lowers it is
-    caught there; the flow passes. The time step delta grows as long as w changes little, until steps are Newton's. For
-    up to 128 unknowns the matrix of every sample is made; beyond, the systems are solved by products with F'.
+    Where I - tau F' is singular the residual may have a nonzero minimum, which traps every method that decreases it;
+    the flow passes it. The time step delta grows as long as w changes little, until the steps are Newton's. For up to
+    128 unknowns the matrix of every sample is formed; beyond, the systems are solved by products with F'.
 
     Arguments:
         linear: the solver for the corrections of many unknowns.
-        inner_steps: the most steps it may take for one correction.
+        inner_steps: its most steps per correction.
 
     Reference: Kelley & Keyes, Convergence analysis of pseudo-transient continuation, SIAM J. Numer. Anal. 35 (1998).
     """
 
     max_steps = 300
-    patience = 300  # The residual of a flow that passes a fold rises before it falls.
+    patience = 300  # The residual rises before it falls when the flow passes a fold.
 
     linear: Solver = field(default_factory=GMRES)
     inner_steps: int = 60
@@ -89,13 +89,13 @@ class PseudoTransient(NonlinearSolver):
         identity = torch.eye(entries.shape[-1], dtype=entries.dtype, device=entries.device)
         shifted = Dense(entries + identity / state.delta[:, None, None])
         d, usable = shifted.solve(state.r)
-        # A step beyond the first singularity of the matrix would go backwards.
+        # A step beyond the first singularity of the matrix would go against the flow.
         return d, usable & (torch.linalg.det(shifted.entries) > 0)
 
     def _by_products(
         self, problem: NonlinearProblem, state: PseudoTransientState, running: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The same. I / delta + I - tau F' is (1 + 1 / delta) times the matrix of a smaller tau."""
+        """The same by products: I / delta + I - tau F' is (1 + 1 / delta) times the matrix of a smaller tau."""
         part = 1 / (1 + 1 / state.delta)
         smaller = replace(problem, tau=problem.tau * per_sample(part, state.w))
         system = LinearProblem(per_sample(part, state.r) * state.r, Linearization(smaller, state.w), transposed=False)

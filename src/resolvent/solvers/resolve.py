@@ -1,4 +1,4 @@
-"""The entry point: solve w = b + tau F(w)."""
+"""`resolve`, the entry point: solves w = b + tau F(w)."""
 
 import dataclasses
 import math
@@ -36,32 +36,32 @@ def resolve(
 ) -> Solution:
     """Applies the resolvent of F: finds w with w = b + tau F(w), for every sample of a batch.
 
-    The value is differentiable in b, tau and every tensor that F closes over, and none of them has to be named. A
-    sample's value, gradient and step count do not depend on the other samples of its batch.
+    The value is differentiable in b, tau and every tensor that F closes over; they need not be listed. The value,
+    gradient and step count of a sample do not depend on the other samples of its batch.
 
     Arguments:
-        F: any callable (batch, *shape) -> (batch, *shape) that treats samples apart: row i of its result depends on
-            row i of its argument only, and on whatever it closes over. It is evaluated many times and has to be the
-            same function each time. Wrap it by `rs.Rowwise` to let the solvers call it with fewer or repeated rows, or
-            to declare its linear part; a `linear_part` attribute of F is read, too.
+        F: any callable (batch, *shape) -> (batch, *shape) that treats each sample alone: row i of its result depends
+            only on row i of its argument, and on what it closes over. It is evaluated many times and must be the same
+            function each time. Wrap it in `rs.Rowwise` to let the solvers call it with fewer or repeated rows, or to
+            declare its linear part. An attribute `linear_part` of F is also read.
         b: (batch, *shape), floating point.
         tau: a number, a 0-d tensor, or one of shape (batch,).
-        w0: first guess, like b; None takes b / (1 - tau c), the solution for the linear part of F alone, and b where F
-            declares none. The solution does not depend on it beyond the tolerance, and no gradient flows into it.
+        w0: first guess, like b. None takes b / (1 - tau c), the solution for the linear part of F alone, or b if F
+            declares none. The solution depends on it only within the tolerance, and no gradient flows into it.
         solver: a solver or a plan of several; None takes `Auto()`.
         stopping: None takes `Stopping()`.
         adjoint: None takes `ImplicitAdjoint()`: exact first derivatives.
         on_failure: what to do about samples that did not converge: "raise" a `ConvergenceError`, "warn" with a
-            `resolvent.errors.ConvergenceWarning`, "ignore", or "mask", which keeps their best iterate, lets no gradient
-            through and counts them, see `rs.Mask`. The backward solve follows the same policy.
-        reuse: the solution of a similar problem, such as the last step of a trajectory: a solver that learns as it
-            goes (`Chord` its factors, `Broyden` its corrections) starts from what it learned there.
+            `resolvent.errors.ConvergenceWarning`, "ignore", or "mask", which keeps their best iterate, gives them no
+            gradient and counts them, see `rs.Mask`. The backward solve follows the same policy.
+        reuse: the solution of a similar problem, such as the last step of a trajectory. `Chord` starts from its
+            factors, `Broyden` from its corrections; other solvers ignore it.
 
     Returns:
-        A `Solution` with the value and, sample by sample, its status, residual and number of steps.
+        A `Solution` with the value and, per sample, status, residual and number of steps.
 
-    Reference: Reshniak & Webster, Robust learning with implicit residual networks. The resolvent J_{tau F}(b) is the
-    one operation that all their implicit layers are made of.
+    Reference: Reshniak & Webster, Robust learning with implicit residual networks. All their implicit layers are built
+    from the resolvent J_{tau F}(b).
     """
     options = solve_options(solver, stopping, adjoint, on_failure)
     if reuse is not None and not isinstance(reuse, Solution):
@@ -72,7 +72,7 @@ def resolve(
 def solve_options(
     solver: Plan | None, stopping: StoppingRule | None, adjoint: Adjoint | None, on_failure: Policy
 ) -> SolveOptions:
-    """The options of a solve, checked, with the defaults in place of None."""
+    """The options of a solve, checked; None becomes the default."""
     solver = expect(solver, Plan, Auto(), "solver", "rs.Newton()")
     if isinstance(solver, LinearSolver):
         refuse_linear(solver)
@@ -96,8 +96,8 @@ def resolve_with(
     reuse: Solution | None = None,
     traced: bool = False,
 ) -> Solution:
-    """`resolve` with options that are checked and an F that is wrapped. `traced` says that torch.compile, which is to
-    leave solves alone, has been told so."""
+    """`resolve` with checked options and a wrapped F. `traced` says that the call is already excluded from
+    torch.compile."""
     if "torch._dynamo" in sys.modules and not traced:
         return _outside_of_graphs()(options, F, b, tau, w0, reuse, True)
     if torch.is_inference_mode_enabled():
@@ -117,7 +117,8 @@ def resolve_with(
 
 
 def _outside_of_graphs() -> Callable[..., Solution]:
-    """`resolve_with`, which torch.compile leaves alone. Made late: the decorator imports the compiler, in seconds."""
+    """`resolve_with`, excluded from torch.compile. Made on first use: the decorator imports the compiler, which takes
+    seconds."""
     global _disabled
     if _disabled is None:
         _disabled = torch.compiler.disable(resolve_with)

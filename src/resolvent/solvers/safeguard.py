@@ -1,4 +1,4 @@
-"""What keeps methods that are only locally convergent from running away: a way back, and a reason to forget."""
+"""Safeguards for locally convergent methods: return to the best iterate, and clear the history."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,17 +8,17 @@ from torch import Tensor
 
 from resolvent.equation.norms import select
 
-# A residual this much above the best one sends the sample back to it.
+# A sample whose residual exceeds its best by this factor returns to its best iterate.
 _LOST = 10.0
-# After so many steps without a better residual, what was learned is misleading.
+# After this many steps without a better residual, the history of a sample is cleared.
 _GIVE_UP = 12
-# How much shorter the steps of a sample become that was misled.
+# The factor by which its steps are then shortened.
 SHORTEN = 0.1
 
 
 @dataclass
 class Best:
-    """The best iterate of each sample, its defect (or whatever stands for it), and the steps since it was found."""
+    """The best iterate of each sample, its defect (preconditioned or not), and the steps since it was found."""
 
     w: Tensor
     r: Tensor
@@ -30,14 +30,14 @@ class Best:
         return cls(w, r, norm, torch.zeros_like(norm))
 
     def kept(self, norm: Tensor) -> Tensor:
-        """(batch,), who stays where the residual is `norm`; the others are lost and go back to the best iterate."""
+        """Mask (batch,) of samples that stay at an iterate with residual `norm`; the others return to their best."""
         return norm <= _LOST * self.norm
 
     def update(self, w: Tensor, r: Tensor, norm: Tensor) -> tuple["Best", Tensor]:
-        """The best so far; (batch,) who was misled and has to forget.
+        """The best so far, and the mask (batch,) of samples whose history must be cleared.
 
-        A step that got lost has still shown something of F, and on a linear problem all of it is true. So it is
-        remembered, as long as it stayed within the finite numbers and the memory still leads to better residuals.
+        A rejected step still carries information on F, which is exact for a linear problem. So it stays in the history,
+        as long as its residual is finite and the history still leads to better residuals.
         """
         better = norm < self.norm
         idle = (self.idle + 1).masked_fill(better, 0.0)

@@ -3,12 +3,12 @@
 | layer | method | |
 |---|---|---|
 | Linear | singular values | exact |
-| convolution that keeps a torus: circular 'same' padding, the stride a divisor of the size (or 1x1) | Fourier | exact |
+| circular convolution: circular 'same' padding, the stride a divisor of the size (or 1x1) | Fourier | exact |
 | any other with at most 1024 inputs | singular values of the assembled matrix | exact |
-| larger convolution with zeros around, ConvTranspose | Fourier on a larger torus, or Schur's test | bound |
+| larger convolution with zero padding, ConvTranspose | Fourier on a larger torus, or Schur's test | bound |
 | larger convolution with other padding | as above, Fourier times the norm of the padding | bound |
 
-Exact means up to the rounding of float64, in which all of this is computed.
+Everything is computed in float64; exact means up to its rounding.
 """
 
 import math
@@ -24,7 +24,7 @@ from resolvent.spectral.operators import Convolution, Dense, Shape, TransposedCo
 
 
 class Disc(NamedTuple):
-    """A disc with a real centre that is known to hold all slopes of a vector field F.
+    """A disc with a real centre that contains all slopes of a vector field F.
 
         |F(u) - F(v) - center (u - v)| <= radius |u - v|      for all u, v
 
@@ -65,12 +65,12 @@ class NormBound(NamedTuple):
 
 
 def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None, *, assemble: int = 1024) -> NormBound:
-    """Bound the l2 norm of the linear map of a layer from above, with certainty.
+    """Computes a certified upper bound on the l2 norm of the linear map of a layer.
 
     Arguments:
         layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d, parametrized or not.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
-        assemble: the largest size of an input for which a convolution is written out as a matrix.
+        assemble: the largest input size for which a convolution is assembled as a matrix.
 
     Returns:
         The bound; `exact` says whether it is the norm itself, `method` is "svd", "fourier" or "schur".
@@ -98,7 +98,7 @@ def norm_bound(layer: nn.Module, input_shape: Sequence[int] | None = None, *, as
 
 
 def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> float:
-    """Bound the norm of a linear map without negative entries by Schur's test.
+    """Bounds the norm of a linear map with non-negative entries by Schur's test.
 
         |A|_2^2 <= |A|_1 |A|_inf = max(A^T 1) max(A 1)
 
@@ -114,7 +114,7 @@ def schur_bound(A: Callable[[Tensor], Tensor], input_shape: Sequence[int]) -> fl
 
 
 def _keeps_torus(conv: Convolution, weight: Tensor) -> bool:
-    """Whether the map is a circular convolution on the torus of its input, at every s-th point."""
+    """Whether the map is a circular convolution of its input, sampled at every s-th point, s the stride."""
     reach = tuple(d * (k - 1) for d, k in zip(conv.dilation, weight.shape[2:], strict=True))
     fits = all(sum(pair) == r for pair, r in zip(conv.padding, reach, strict=True))
     divides = all(n % s == 0 for n, s in zip(conv.input_shape[1:], conv.stride, strict=True))
@@ -124,14 +124,14 @@ def _keeps_torus(conv: Convolution, weight: Tensor) -> bool:
 def _convolution_bound(conv: Convolution, weight: Tensor) -> NormBound:
     sizes = conv.input_shape[1:]
     if conv.padding_mode == "zeros":
-        # On a torus with room for the padding on one side no kernel reads across the seam: the map is a part of the
-        # one on the torus, first extending by zeros and last leaving out some outputs.
+        # On a torus enlarged by the padding of one side, no kernel wraps around. The map is then a restriction of the
+        # circular one: extend by zeros first, drop some outputs last.
         torus = tuple(n + max(pair) for n, pair in zip(sizes, conv.padding, strict=True))
         fourier = _torus_norm(conv, weight, torus)
     else:
         torus = tuple(n + sum(pair) for n, pair in zip(sizes, conv.padding, strict=True))
         fourier = _padding_norm(conv) * _torus_norm(conv, weight, torus)
-    # Padding may add several kernel entries into one entry of the map; |weight| bounds the modulus of the sum.
+    # Padding may add several kernel entries into one entry of the map; |weight| bounds their sum.
     size = weight.abs()
     schur = schur_bound(lambda x: conv(size.to(x), x), conv.input_shape)
     return NormBound(min(fourier, schur), False, "fourier" if fourier <= schur else "schur")
@@ -140,8 +140,8 @@ def _convolution_bound(conv: Convolution, weight: Tensor) -> NormBound:
 def _torus_norm(conv: Convolution, weight: Tensor, sizes: Shape) -> float:
     """Norm of the circular convolution on a torus of these sizes, rounded up to multiples of the stride.
 
-    The Fourier transform turns it into one small matrix for each frequency. A stride s folds s frequencies into one:
-    their matrices stand side by side, divided by sqrt(s).
+    The Fourier transform turns it into one small matrix per frequency. A stride s aliases s frequencies into one: their
+    matrices are concatenated and divided by sqrt(s).
     """
     torus = tuple(-(-n // s) * s for n, s in zip(sizes, conv.stride, strict=True))
     kernel = weight.reshape(conv.groups, -1, *weight.shape[1:])
@@ -162,7 +162,7 @@ def _torus_norm(conv: Convolution, weight: Tensor, sizes: Shape) -> float:
 
 
 def _padding_norm(conv: Convolution) -> float:
-    """Norm of the padding alone: it copies entries, so P^T P is diagonal and counts the copies."""
+    """Norm of the padding P alone: it copies entries, so P^T P is diagonal and counts the copies."""
     jacobian = Jacobian(conv.pad, torch.zeros(1, *conv.input_shape, dtype=torch.float64))
     copies = jacobian.transposed_product(torch.ones_like(jacobian.value))
     return math.sqrt(float(copies.max()))

@@ -20,7 +20,7 @@ _TRANSPOSE: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv
 
 
 class LayerOperator(Protocol):
-    """The linear map of a layer as a function of its weight; the bias is no part of it."""
+    """The linear map of a layer, without bias, as a function of its weight."""
 
     @property
     def input_shape(self) -> Shape:
@@ -28,11 +28,11 @@ class LayerOperator(Protocol):
         ...
 
     def __call__(self, weight: Tensor, x: Tensor) -> Tensor:
-        """Apply the map to x, (batch, *input_shape)."""
+        """Applies the map to x, (batch, *input_shape)."""
         ...
 
     def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
-        """Apply the transposed map to u, shaped like an output; returns (batch, *input_shape)."""
+        """Applies the transposed map to u, shaped like an output; returns (batch, *input_shape)."""
         ...
 
 
@@ -51,7 +51,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Convolution:
-    """Padding, then a convolution; both are linear and both are part of the map."""
+    """Padding followed by a convolution; both are linear and part of the map."""
 
     input_shape: Shape
     stride: Shape
@@ -74,7 +74,7 @@ class Convolution:
                 transposed: Tensor = torch.func.vjp(lambda x: self(weight, x), origin)[1](u)[0]
             return transposed
         before = tuple(pair[0] for pair in self.padding)
-        # A stride may leave the last few inputs unread; the transposed map has to give them back, as zeros.
+        # With a stride the last few inputs may be unused; the transposed map returns zeros for them.
         unread = tuple(
             (n + 2 * p - d * (k - 1) - 1) % s
             for n, p, d, k, s in zip(
@@ -86,18 +86,18 @@ class Convolution:
 
     @property
     def pads_plainly(self) -> bool:
-        """Whether the convolution can do its own padding: with zeros, alike on both sides."""
+        """Whether the convolution itself can do the padding: zeros, the same on both sides."""
         return self.padding_mode == "zeros" and all(before == after for before, after in self.padding)
 
     def pad(self, x: Tensor) -> Tensor:
-        """Extend x, (batch, *input_shape), as the padding mode says."""
+        """Pads x, (batch, *input_shape), according to the padding mode."""
         flat = [width for pair in reversed(self.padding) for width in pair]
         return F.pad(x, flat, "constant" if self.padding_mode == "zeros" else self.padding_mode)
 
 
 @dataclass(frozen=True)
 class TransposedConvolution:
-    """The map of ConvTranspose; `forward_map` is the convolution it transposes (up to outputs that are left out)."""
+    """The map of ConvTranspose; `forward_map` is the convolution it transposes (up to outputs that are dropped)."""
 
     input_shape: Shape
     padding: Shape
@@ -110,18 +110,18 @@ class TransposedConvolution:
         return transpose(x, weight, None, conv.stride, self.padding, self.output_padding, conv.groups, conv.dilation)
 
     def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
-        # With an output padding not below the stride the convolution has outputs which correspond to no input.
+        # If the output padding is at least the stride, the convolution has outputs that correspond to no input.
         inside = tuple(slice(n) for n in self.input_shape)
         return self.forward_map(weight, u)[(slice(None), *inside)]
 
 
 def layer_operator(layer: nn.Module, input_shape: Sequence[int] | None = None) -> LayerOperator:
-    """Return the linear map which a layer applies to samples of a given shape.
+    """Returns the linear map that a layer applies to samples of a given shape.
 
     Arguments:
         layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d.
         input_shape: shape of one sample, without the batch, such as (channels, height, width). A Linear layer needs
-            none; it acts on the last dimension and alike on all others.
+            none; it acts on the last dimension.
     """
     if isinstance(layer, nn.Linear):
         return _dense(layer, input_shape)

@@ -1,4 +1,4 @@
-"""Spectral normalisation of the weight of a layer by the norm of the map that the layer applies."""
+"""Spectral normalisation of a layer's weight by the norm of the layer's linear map."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from resolvent.spectral.power import generic_vector, operator_norm, power_iterat
 
 
 class SpectralNorm(nn.Module):
-    """The parametrization which `spectral_norm` registers; it keeps the leading singular vector in `vector`.
+    """The parametrization that `spectral_norm` registers; it keeps the leading singular vector in `vector`.
 
-    The vector moves only when the weight has changed, never because the weight was read: between two steps of an
-    optimiser all evaluations of a layer, forward and backward, see the same norm. In a functional call and within
-    transforms of `torch.func` the norm of the given weight is measured, and nothing is stored; an ensemble, where
-    `vmap` gives a weight to each copy, takes the vectors that come with the weights.
+    The vector is updated only when the weight changes, not when it is read: between two steps of an optimiser all
+    evaluations of a layer, forward and backward, use the same norm. In a functional call and inside `torch.func`
+    transforms the norm of the given weight is computed, and nothing is stored. In an ensemble, where `vmap` gives each
+    copy its own weight, the vectors given with the weights are used.
     """
 
     vector: Tensor
@@ -43,7 +43,7 @@ class SpectralNorm(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
             if isinstance(weight, nn.Parameter):
-                # A second thread waits for the vector rather than taking the old one or measuring it again.
+                # A second thread waits for the vector, instead of using the old one or computing it again.
                 with self._following:
                     self._follow(weight)
                 vector = self.vector.clone() if self._recorded else self.vector
@@ -55,7 +55,7 @@ class SpectralNorm(nn.Module):
         return weight / ratio.clamp(min=smallest)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Take a weight assigned to the layer as it is; its norm is measured when it is next read."""
+        """Stores a weight assigned to the layer unchanged; its norm is computed when it is next read."""
         self._seen = None
         return weight
 
@@ -63,31 +63,31 @@ class SpectralNorm(nn.Module):
         return f"bound={self.bound}, power_iterations={self.power_iterations}, always={self.always}"
 
     def _measured(self, weight: Tensor) -> Tensor:
-        """The vector of a weight that is not the layer's own, as in a functional call; nothing is stored.
+        """The vector for a weight that is not the layer's own, as in a functional call; nothing is stored.
 
-        For weights of an ensemble, one in each copy of a vmapped function, it is the vector that was given: how long a
-        measurement takes depends on the weight.
+        For an ensemble, with one weight per copy of a vmapped function, it is the given vector: computing it would take
+        a number of steps that depends on the weight.
         """
         if _capturing(weight) or _one_per_copy(weight):
             return self.vector
         return self._leading_vector(weight)
 
     def _leading_vector(self, weight: Tensor) -> Tensor:
-        # The generic part keeps a stored vector from hiding a larger singular value orthogonal to it.
+        # The generic part is needed if a larger singular value has a vector orthogonal to the stored one.
         generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
         return operator_norm(partial(self.operator, weight.detach()), self.vector + generic / generic.norm())[1]
 
     def _follow(self, weight: Tensor) -> None:
-        """Advance the vector if the weight has changed since it was last seen."""
+        """Updates the vector if the weight has changed since the last call."""
         if _capturing(weight):
             self._follow_blindly(weight)
             return
-        # By value: autograd's count of changes misses fused optimisers and whatever is written to `weight.data`.
+        # By value: autograd's version counter misses fused optimisers and writes to `weight.data`.
         unchanged = self._seen is not None and _equal(self._seen, weight)
         if unchanged and (self._converged or self.training):
             return
         one_step_behind = self._seen is not None and self.training
-        # A tensor made in inference mode cannot take part in a backward pass later.
+        # A tensor made in inference mode cannot be used in a later backward pass.
         with torch.inference_mode(False):
             if one_step_behind:
                 A = partial(self.operator, weight.detach())
@@ -101,7 +101,7 @@ class SpectralNorm(nn.Module):
 
     @torch.no_grad()
     def _follow_blindly(self, weight: Tensor) -> None:
-        """Advance the vector in any case: a CUDA graph cannot test whether the weight has changed."""
+        """Updates the vector always: a CUDA graph cannot test whether the weight has changed."""
         self._recorded = True
         if self.training:
             self._replace(power_iteration(partial(self.operator, weight), self.vector, self.power_iterations)[1])
@@ -109,10 +109,10 @@ class SpectralNorm(nn.Module):
     @torch.no_grad()
     def _replace(self, vector: Tensor) -> None:
         if self._recorded:
-            # A CUDA graph knows the vector by its place in memory, and goes on to read and write it there.
+            # In place: a CUDA graph reads and writes the vector at a fixed address.
             self.vector.copy_(vector)
         else:
-            # A new tensor, not an update in place: a graph that is still to be run backward holds the old one.
+            # A new tensor, not in place: an autograd graph may still need the old one.
             self.vector = vector
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ class SpectralNorm(nn.Module):
 
 
 class _CopyableLock:
-    """A lock; copied or stored together with its owner, it becomes another lock."""
+    """A lock that can be copied and pickled with its owner; the copy is a new lock."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -137,7 +137,7 @@ class _CopyableLock:
 
 
 def _one_per_copy(weight: Tensor) -> bool:
-    """Whether a vmap is running in which the weight is another one in each copy."""
+    """Whether a vmap is running in which each copy has its own weight."""
     while torch._C._functorch.is_functorch_wrapped_tensor(weight):
         if torch._C._functorch.is_batchedtensor(weight):
             return True
@@ -161,32 +161,32 @@ def spectral_norm(
     power_iterations: int = 1,
     always: bool = False,
 ) -> nn.Module:
-    """Keep the norm of a layer's linear map within a bound, in place.
+    """Keeps the norm of a layer's linear map within a bound; modifies the layer in place.
 
         W -> W / max(1, |W| / bound)       or, if `always`,      W -> W bound / |W|
 
-    |W| is the l2 operator norm of what the layer applies to samples of `input_shape`, with its stride, padding, padding
-    mode, dilation and groups, and not that of the weight reshaped to a matrix, which may be several times smaller.
+    |W| is the l2 operator norm of the layer on samples of `input_shape`, with its stride, padding, padding mode,
+    dilation and groups. It is not that of the weight reshaped to a matrix, which may be several times smaller.
 
-    The norm is measured in full before first use, after `load_state_dict` and, in evaluation mode, whenever the weight
+    The norm is computed in full before first use, after `load_state_dict` and, in evaluation mode, whenever the weight
     has changed: then the bound holds to about 1e-6 (float32: 1e-5). In training mode each change of the weight is
     followed by `power_iterations` steps of the power method, which lag behind when singular values cross: with one step
-    and Adam we saw norms within 0.1 % of the bound at a learning rate of 1e-3, up to 20 % above it at 1e-2 (8 % with
-    five steps). To recognise a change the layer keeps a copy of its weight.
+    and Adam we measured norms within 0.1 % of the bound at a learning rate of 1e-3, up to 20 % above it at 1e-2 (8 %
+    with five steps). To detect a change the layer keeps a copy of its weight.
 
-    First derivatives through the normalised weight are exact where the largest singular value is simple and the
-    vector has converged. Second derivatives with respect to the weight take the singular vector for a constant.
+    First derivatives through the normalised weight are exact if the largest singular value is simple and the vector
+    has converged. Second derivatives with respect to the weight treat the singular vector as a constant.
 
     Arguments:
         layer: Linear, Conv1d/2d/3d or ConvTranspose1d/2d/3d.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
         bound: the largest norm allowed.
-        power_iterations: steps of the power method for each change of the weight in training mode.
-        always: divide also when the norm is below the bound.
+        power_iterations: steps of the power method per change of the weight in training mode.
+        always: whether to divide also if the norm is below the bound.
 
     Returns:
-        The same layer, its weight parametrized. A `Block` computes the weight once per pass; elsewhere
-        `torch.nn.utils.parametrize.cached()` spares repeated evaluations, with a cache that all threads share.
+        The same layer, with a parametrized weight. A `Block` computes the weight once per pass; elsewhere
+        `torch.nn.utils.parametrize.cached()` avoids repeated evaluations, with a cache that all threads share.
 
     Reference: Reshniak and Webster, Robust learning with implicit residual networks, 2021.
     """

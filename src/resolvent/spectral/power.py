@@ -13,23 +13,23 @@ from resolvent.equation.modes import as_number, derivatives_allowed
 
 LinearMap = Callable[[Tensor], Tensor]
 
-# A sweep of the Lanczos method grows its basis to the first size, small enough that orthogonalising costs less than the
-# map, and then keeps the best few, because the largest singular values lie close together.
+# A sweep of the Lanczos method extends the basis to the first size, small enough that orthogonalising costs less than
+# the map. It then keeps the best vectors, as many as the second number, because the largest singular values are close.
 _KRYLOV, _KEPT = 24, 8
 
 
 def power_iteration(A: LinearMap, start: Tensor, num_steps: int = 1) -> tuple[Tensor, Tensor]:
-    """Estimate the norm of a linear map from below by the power method.
+    """Estimates the norm of a linear map from below by the power method.
 
         v <- A^T A v / |A^T A v|,      A^T A v = d(|A v|^2 / 2)/dv
 
-    The error shrinks by (sigma_2 / sigma_1)^2 per step. It is the cheap way to follow a slowly changing map; to measure
-    a map from nothing use `operator_norm`.
+    The error shrinks by (sigma_2 / sigma_1)^2 per step. It is a cheap way to track a slowly changing map; without a
+    good start use `operator_norm`.
 
     Arguments:
         A: a linear map of tensors with the shape of `start`, differentiable.
         start: any tensor that is not orthogonal to the leading singular vector.
-        num_steps: how often A^T A is applied.
+        num_steps: the number of products with A^T A.
 
     Returns:
         The estimate |A v|, 0-d, and the unit vector v, shaped like `start`. The estimate of a map that is not finite is
@@ -47,20 +47,20 @@ def power_iteration(A: LinearMap, start: Tensor, num_steps: int = 1) -> tuple[Te
 def operator_norm(
     A: LinearMap, start: Tensor | Sequence[int], *, rtol: float | None = None, max_sweeps: int = 200
 ) -> tuple[Tensor, Tensor]:
-    """Compute the norm of a linear map by the Lanczos method on A^T A with thick restarts.
+    """Computes the norm of a linear map by the Lanczos method on A^T A with thick restarts.
 
-    It needs about as many products as the square root of what the power method needs, which matters for convolutions:
-    their largest singular values lie close together. It stops when |A^T A v - sigma^2 v| <= rtol sigma^2, so that
-    sigma^2 is a singular value squared to within a factor 1 +- rtol, and from a generic start the largest one; or when
-    a sweep of 16 products no longer raises sigma^2 beyond rounding. The result approaches the norm from below: it is no
+    It needs about the square root of the number of products of the power method, which matters for convolutions: their
+    largest singular values are close. It stops when |A^T A v - sigma^2 v| <= rtol sigma^2; then sigma^2 is a squared
+    singular value to within a factor 1 +- rtol, and from a generic start the largest one. It also stops when a sweep of
+    16 products no longer increases sigma^2 beyond rounding. The result approaches the norm from below: it is not a
     certificate (see `norm_bound`).
 
     Arguments:
         A: a linear map, differentiable.
-        start: a tensor to start from, or the shape of one: then the start is a fixed pseudo-random tensor of the
-            default dtype, the same at each call.
+        start: a tensor to start from, or its shape: then the start is a fixed pseudo-random tensor of the default
+            dtype.
         rtol: tolerance; by default 1e-6, or what the dtype allows.
-        max_sweeps: how often 16 products are made; a RuntimeWarning says so when they were too few.
+        max_sweeps: the most sweeps of 16 products; a RuntimeWarning reports if they were too few.
 
     Returns:
         The norm |A v|, 0-d, and the unit vector v, shaped like the input.
@@ -74,7 +74,7 @@ def operator_norm(
 
 
 def _leading_vector(A: LinearMap, v: Tensor, rtol: float | None, max_sweeps: int) -> Tensor:
-    """The unit vector that A enlarges most, by sweeps from v."""
+    """The unit vector that A amplifies most, by sweeps from v."""
     eps = torch.finfo(v.dtype).eps
     tolerance = max(1e-6, 32 * eps) if rtol is None else rtol
     space = _Krylov(v.new_empty(0, v.numel()), torch.empty(0, 0, dtype=torch.float64), v.flatten(), 0.0)
@@ -82,7 +82,7 @@ def _leading_vector(A: LinearMap, v: Tensor, rtol: float | None, max_sweeps: int
     for _ in range(max_sweeps):
         while len(space.H) < _KRYLOV:
             space.extend(A, v.shape)
-            if space.leak <= 16 * eps * float(space.H.trace()):  # nothing but rounding is left: the space is invariant
+            if space.leak <= 16 * eps * float(space.H.trace()):  # only rounding is left: the space is invariant
                 break
         eigenvalue, residual = space.restrict(_KEPT)
         if residual <= tolerance or eigenvalue <= before * (1 + eps):
@@ -99,9 +99,9 @@ def _leading_vector(A: LinearMap, v: Tensor, rtol: float | None, max_sweeps: int
 
 
 def generic_vector(shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers between -1/2 and 1/2 without a pattern, the same in every run.
+    """Pseudo-random numbers between -1/2 and 1/2, the same in every run.
 
-    By a formula, because torch refuses to draw random numbers inside vmap.
+    They come from a formula, because torch does not draw random numbers inside vmap.
     """
     scattered = 43758.5453 * torch.sin(12.9898 * torch.arange(1, math.prod(shape) + 1, dtype=torch.float64))
     entries = scattered - scattered.floor() - 0.5
@@ -121,13 +121,13 @@ class _Krylov:
     leak: float
 
     def extend(self, A: LinearMap, shape: torch.Size) -> None:
-        """Take the next vector into the basis."""
+        """Adds the next vector to the basis."""
         size = len(self.H)
         self.basis = torch.cat((self.basis, self.next[None]))
         w = _gram(A, self.next.reshape(shape)).flatten()
         column = self.basis @ w
         w = w - column @ self.basis
-        w = w - (self.basis @ w) @ self.basis  # once is not enough to stay orthogonal in floating point
+        w = w - (self.basis @ w) @ self.basis  # again: once is not enough in floating point
         self.leak = require_finite(torch.linalg.vector_norm(w))
         H = torch.zeros(size + 1, size + 1, dtype=torch.float64)
         H[:size, :size] = self.H
@@ -136,7 +136,7 @@ class _Krylov:
         self.next = w / self.leak if self.leak > 0 else w
 
     def restrict(self, size: int) -> tuple[float, float]:
-        """Keep the best vectors, leading one last; return its eigenvalue and its residual relative to that."""
+        """Keeps the best vectors, the leading one last. Returns its eigenvalue, and its residual relative to that."""
         values, vectors = torch.linalg.eigh(self.H)
         self.basis = vectors[:, -size:].T.to(self.basis) @ self.basis
         self.H = torch.diag(values[-size:])
@@ -145,15 +145,15 @@ class _Krylov:
 
 
 def _gram(A: LinearMap, v: Tensor) -> Tensor:
-    """A^T A v, by the Jacobian of A, so that A need not come with its transpose."""
+    """A^T A v, by automatic differentiation of A, so that its transpose is not needed."""
     jacobian = Jacobian(A, v)
     return jacobian.transposed_product(jacobian.value)
 
 
 def _unit(v: Tensor) -> Tensor:
-    # Without synchronising with the device, which a CUDA graph does not allow.
+    # Does not synchronise with the device, which a CUDA graph does not allow.
     norm = torch.linalg.vector_norm(v)
-    # The null map sends every vector to 0; any vector is then a leading one.
+    # The zero map sends every vector to 0; any vector is then a leading one.
     return torch.where((norm > 0) & norm.isfinite(), v / norm, 1 / math.sqrt(v.numel()))
 
 

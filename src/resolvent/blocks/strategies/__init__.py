@@ -1,4 +1,4 @@
-"""Strategies: in which order the layers of a block are solved for."""
+"""Strategies: the order in which the layers of a block are solved."""
 
 from resolvent.blocks.strategies.all_together import AllTogether as AllTogether
 from resolvent.blocks.strategies.choice import MODES as MODES

@@ -1,4 +1,4 @@
-"""Theta layers that are solved for together, as one equation."""
+"""`AllTogether`: solves several theta layers as one equation."""
 
 import dataclasses
 import math
@@ -25,34 +25,35 @@ from resolvent.solvers.resolve import resolve_with
 if TYPE_CHECKING:
     from resolvent.blocks.pass_ import Pass
 
-# The ratio of two changes below which a fixed-point iteration is worth following.
+# A fixed-point iteration contracts if the ratio of two successive changes is below this.
 _CONTRACTS = 1.0
-# What h F' is allowed for. Where it is larger, states may be too inaccurate, and are then solved for layer by layer.
+# The largest h F' that the tolerance of a group allows for. Beyond it states may be inaccurate; such samples are solved
+# layer by layer.
 _SLOPES = 1e3
-# A stage cannot be asked to be more accurate than so many roundings of the states.
+# A stage is accurate if its error is at most this many roundings of the states.
 _ROUNDINGS = 4.0
 
 
 @dataclass(frozen=True)
 class AllTogether(Strategy):
-    """Solves for all layers of the midpoint form at once, in groups of a limited number of unknowns.
+    """Solves all layers of the midpoint form at once, in groups of a limited number of unknowns.
 
     The stages w_n of the layers satisfy
 
         w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
-    a resolvent of as many times the unknowns, in which every evaluation of the field serves all layers. Newton's method
-    solves it, with a block triangular matrix. For theta = 1 the states are the stages; otherwise they follow from the
-    slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). To recover them from the stages alone,
-    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, would save that evaluation, but rounding adds up over the layers.
-    For few unknowns an evaluation of the field costs the same for one layer and for many, so that the block is several
-    times as fast.
+    one resolvent equation for the unknowns of all layers, in which each evaluation of the field covers all layers. It
+    is solved by Newton's method with a block triangular matrix. For theta = 1 the states are the stages; otherwise they
+    follow from the slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). Recovering them from the stages alone,
+    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, would save that evaluation, but rounding accumulates over the layers. For
+    few unknowns an evaluation of the field costs the same for one layer and for many, so the block is several times as
+    fast.
 
-    The groups follow from the number of layers and the unknowns of a sample. A sample whose group does not converge is
-    solved for layer by layer, whatever becomes of the others.
+    The groups depend on the number of layers and the unknowns of a sample. A sample whose group does not converge is
+    solved layer by layer, independently of the others.
 
     Arguments:
-        most_unknowns: of a group; beyond, its matrix costs more than the evaluations that it saves.
+        most_unknowns: of a group. In larger groups the matrix costs more than the evaluations it saves.
 
     Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
     """
@@ -62,29 +63,29 @@ class AllTogether(Strategy):
     def check(self, pass_: "Pass") -> None:
         obstacle = self.obstacle(pass_)
         if obstacle:
-            raise ValueError(f"layers are solved for together by Newton's method, which {obstacle}.")
+            raise ValueError(f"layers are solved together by Newton's method, which {obstacle}.")
 
     def obstacle(self, pass_: "Pass") -> str | None:
-        """What keeps the layers of a pass from being solved for together."""
+        """Why the layers of a pass cannot be solved together, or None."""
         scheme, options = pass_.scheme, pass_.options
         if scheme.chord is None:
             return "takes theta layers in the midpoint form"
         if not pass_.vector_field.rowwise:
-            return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not say that it does"
+            return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not declare rowwise"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
-            return "leaves no choice of the solver, of its starting guess or of its reuse"
+            return "accepts no other solver, no starting guess and no reuse"
         if isinstance(options.adjoint, UnrolledAdjoint):
-            return "is not differentiated through its iterations"
+            return "cannot be unrolled here: take adjoint=rs.ImplicitAdjoint()"
         if not pass_.stores:
             return "keeps all layers in memory: take memory='store'"
         if options.stopping.fixed:
-            return "has to check whether it has converged, got rs.FixedSteps(...)"
+            return "must check convergence, got rs.FixedSteps(...)"
         return None
 
     def group(self, pass_: "Pass", x: Tensor) -> int:
-        """How many layers are solved for together."""
+        """The number of layers that are solved together."""
         most = max(1, self.most_unknowns // max(1, math.prod(x.shape[1:])))
-        # Groups of like size: the last one is not to be a lone layer.
+        # Groups of similar size, so that the last is not a single layer.
         return math.ceil(pass_.num_steps / math.ceil(pass_.num_steps / most))
 
     def steps(self, pass_: "Pass", x: Tensor) -> Iterator[Step]:
@@ -99,14 +100,14 @@ class AllTogether(Strategy):
 
 
 def applies(pass_: "Pass", x: Tensor) -> bool:
-    """Whether this call can be served: explicit layers need no solve, `torch.func` cannot split a batch, and half
-    precisions gain nothing."""
+    """Whether this call can be solved in groups: explicit layers need no solve, `torch.func` cannot split a batch, and
+    half precision gains nothing."""
     half = x.dtype.itemsize < 4 or (torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64)
     return not (not pass_.scheme.implicit or transforming() or forward_mode() or half)
 
 
 def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
-    """The layers of these numbers, from the state x. Samples that do not converge together are solved for in turn."""
+    """The layers with these numbers, from the state x. Samples that do not converge are solved layer by layer."""
     solution, states, kept = _solve(pass_, numbers, x, None)
     if bool(kept.all()):
         return _as_steps(solution, states)
@@ -116,7 +117,7 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
     if len(good) == 0:
         states, stages = rest, None
     else:
-        # Once more for the good ones alone: the gradient must not pass through what the others left.
+        # Again for the good samples alone: their gradient must not involve the failed ones.
         again, quick, _ = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
@@ -125,7 +126,7 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
 
 def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor, Tensor]:
     """The stages of the layers as the solution of one equation, the states that follow, (batch, layers, *shape), and
-    (batch,) whether both are as accurate as asked for."""
+    (batch,) whether both meet the tolerance."""
     theta, count = pass_.scheme.chord, len(numbers)
     assert theta is not None
     first = pass_.interval(numbers[0])
@@ -146,9 +147,9 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
 def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number, mix: Tensor) -> Tensor:
     """The states from the slopes at the stages, y = b + h F(w) with F mixed for states.
 
-    At a solution they are linear in the stages, too: w = b + h M f(w) and y = b + h L f(w) give
-    y = b + L M^{-1} (w - b). Their derivative is taken from there, which saves the graph of F. For theta below 1/2 the
-    entries of that matrix grow from layer to layer.
+    At a solution they are also linear in the stages: w = b + h M f(w) and y = b + h L f(w) give
+    y = b + L M^{-1} (w - b). Their derivative is that of this formula, which saves the graph of F, except for theta
+    below 1/2, where the entries of that matrix grow from layer to layer.
     """
     if isinstance(theta, Tensor) or theta < 0.5 or not stages.requires_grad:
         return b + h * F(stages)
@@ -161,8 +162,8 @@ def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number, mi
 
 
 def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
-    """Samples that fail together are solved for in turn, which reports failures. The backward solve has no second try,
-    and keeps the policy of the block."""
+    """The options for a group. They ignore failures: failed samples are solved layer by layer, which reports failures.
+    The backward solve has no fallback, and keeps the policy of the block."""
     adjoint, place = options.adjoint, options.place
     if isinstance(adjoint, ImplicitAdjoint) and adjoint.on_failure is None:
         adjoint = dataclasses.replace(adjoint, on_failure=options.on_failure)
@@ -172,8 +173,8 @@ def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
 
 
 def group_amplification(theta: Number, layers: int) -> float:
-    """By how much the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers, and the
-    slopes that states are made of enlarge an error of the stages. Newton's method takes about one step for it."""
+    """The factor by which the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers,
+    and the slopes in the states amplify an error of the stages. It costs Newton's method about one step."""
     return layers * (1.0 if _are_stages(theta) else _SLOPES)
 
 
@@ -188,8 +189,8 @@ def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Ten
 
         y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n),
 
-    or the stages that were `solved` for are those of this equation to rounding. Where h F' is large, small errors of
-    the stages make large ones of the states.
+    or the `solved` stages are those of this equation to rounding. If h F' is large, small errors of the stages cause
+    large errors of the states.
     """
     theta, stopping = pass_.scheme.chord, pass_.options.stopping
     assert theta is not None
@@ -212,9 +213,9 @@ def _largest(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
-    """Two steps of the fixed point from b, for the samples where it contracts; b itself for the others.
+    """Two fixed-point steps from b, for the samples where they contract; b itself for the others.
 
-    They are cheap beside the steps of Newton's method that they save, which come with a Jacobian.
+    They cost less than the Newton steps they save, which need a Jacobian.
     """
     first = b + h * F(b)
     second = b + h * F(first)
@@ -228,9 +229,9 @@ def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:
 def _mixed_steps(
     solution: Solution, states: Tensor, stages: Tensor | None, good: Tensor, bad: Tensor, slow: list[Step]
 ) -> tuple[Step, ...]:
-    """The steps of a batch in which some samples were solved for in turn, with one solution for each layer.
+    """The steps of a batch with some samples solved layer by layer, with one solution per layer.
 
-    What the solve of all layers cost every sample counts in the first.
+    The steps of the group solve count in the first layer.
     """
     steps = []
     for n, (y, step) in enumerate(zip(states.unbind(1), slow, strict=True)):

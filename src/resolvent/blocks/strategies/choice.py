@@ -14,15 +14,15 @@ from resolvent.schemes.scheme import Step
 if TYPE_CHECKING:
     from resolvent.blocks.pass_ import Pass
 
-# Layers of a group: fewer gain nothing.
+# The fewest layers of a group: fewer gain nothing.
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Automatic(Strategy):
-    """All layers together where that is possible and at least three of them fit into a group; else layer by layer.
+    """Solves all layers together if possible and at least three of them fit into a group; else layer by layer.
 
-    The choice depends on the settings of the block and on the shape of a sample.
+    The choice depends only on the settings of the block and the shape of a sample.
     """
 
     def check(self, pass_: "Pass") -> None:
@@ -46,7 +46,7 @@ MODES = tuple(_BY_NAME)
 
 
 def as_strategy(mode: str | Strategy) -> Strategy:
-    """A strategy by its name, or the user's own."""
+    """The strategy of this name, or the user's object."""
     if isinstance(mode, Strategy):
         return mode
     if mode not in _BY_NAME:

@@ -1,4 +1,4 @@
-"""Theta layers that are solved for together by a compiled function."""
+"""`Compiled`: solves theta layers together by a compiled function."""
 
 import types
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from resolvent.solvers.newton import Newton
 if TYPE_CHECKING:
     from resolvent.blocks.pass_ import Pass
 
-# Numbers of steps that are compiled for: a group that needs five makes six.
+# The step counts that are compiled; the next larger one is used, six for a group that needs five.
 _STEPS = (2, 3, 4, 6, 8)
 
 BACKEND = "inductor"
@@ -29,12 +29,12 @@ BACKEND = "inductor"
 class Compiled(Strategy):
     """`AllTogether` with the whole solve and its derivative compiled by `torch.compile`.
 
-    For small systems it is again several times as fast, after some seconds for each new batch size. It takes fields
-    whose `value_and_jacobian` is known, such as `rs.fields.MLP`, and gives first derivatives, from a graph that can be
-    walked once.
+    For small systems it is again several times as fast, after some seconds of compilation per batch size. It needs a
+    field with `value_and_jacobian`, such as `rs.fields.MLP`, and gives first derivatives only, by one backward pass per
+    call.
 
-    How many steps a group needs is learned: the first time it is solved as usual, and again whenever the compiled
-    steps were not enough. That changes no result: samples that have converged do not move any more.
+    The step count of a group is learned: a group is solved by `AllTogether` the first time, and whenever the compiled
+    steps are not enough. This changes no result: converged samples do not move.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Compiled(Strategy):
         self._functions: dict[tuple[int, int], Callable[..., GroupResult]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled can be neither copied nor stored.
+        # Compiled functions can be neither copied nor pickled.
         return {"_together": self._together, "_steps": self._steps, "_functions": {}}
 
     def check(self, pass_: "Pass") -> None:
@@ -70,24 +70,24 @@ class Compiled(Strategy):
             if steps is None:
                 steps = together(pass_, numbers, x)
                 self._learn(start, steps)
-                # The derivatives of a block must not depend on whether it has been compiled yet.
+                # Which derivatives exist must not depend on whether the block is compiled yet.
                 steps = tuple(Step(Carry((_FirstOrder.apply(step.state),)), step.solutions) for step in steps)
             yield from steps
             x = steps[-1].state
 
     def _attempt(self, pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...] | None:
-        """The steps of a group by a compiled function, or None where it has to be solved as usual."""
+        """The steps of a group by a compiled function, or None if `AllTogether` must solve it."""
         if numbers.start not in self._steps or isinstance(pass_.scheme.chord, Tensor):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
             self._functions[key] = torch.compile(_own_code(solve_group), backend=BACKEND, dynamic=False)
         result = self._functions[key](_group(pass_, numbers, x), x, layers, steps)
-        # Waits for the device once a group.
+        # Waits for the device once per group.
         return _as_steps(result, EVALUATIONS + steps) if bool(result.good) else None
 
     def _learn(self, start: int, steps: tuple[Step, ...]) -> None:
-        """Notes how many steps the solver of a group has made."""
+        """Records how many steps the solver of a group made."""
         solutions = [solution for step in steps for solution in step.solutions]
         if len(solutions) == 1:
             needed = int(solutions[0].steps.max())
@@ -97,7 +97,7 @@ class Compiled(Strategy):
 
 
 def _own_code(function: Callable[..., GroupResult]) -> Callable[..., GroupResult]:
-    """The function with a code object of its own: torch limits how often it compiles one."""
+    """The function with its own code object: torch limits how often it compiles one."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
@@ -124,8 +124,7 @@ def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:
 
 
 class _FirstOrder(torch.autograd.Function):
-    """The states as they are. A graph of their derivatives cannot be made, and is refused before torch's compiler does
-    it with a message of its own."""
+    """Returns the states unchanged. On create_graph=True it raises with a clearer message than torch's compiler."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor) -> Tensor:
@@ -135,7 +134,7 @@ class _FirstOrder(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             raise DerivativeOrderError(
-                'mode="compiled" has first derivatives only, and a graph of them was asked for (create_graph=True): '
+                'mode="compiled" has first derivatives only, but a graph of them was requested (create_graph=True): '
                 'take mode="parallel" with adjoint=rs.ImplicitAdjoint(order=2).'
             )
         return cotangents[0]

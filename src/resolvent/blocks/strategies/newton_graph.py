@@ -1,4 +1,4 @@
-"""Newton's method for a group of theta layers as one function with no decisions in it, for a compiler to take whole."""
+"""Newton's method for a group of theta layers as one function without data-dependent decisions, for `torch.compile`."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,15 @@ from resolvent.schemes.interval import Number
 from resolvent.solvers.newton import SUFFICIENT
 
 EVALUATIONS = 3
-"""Of the field, besides those of the steps: two of a fixed point, and one where Newton's method begins."""
+"""Evaluations of the field besides those of the steps: two fixed-point steps, and the start of Newton's method."""
 
 
 class Group(NamedTuple):
-    """What is solved.
+    """The equation of a group of layers.
 
     Attributes:
         field: F(t, y), of single rows.
-        times: (batch * rows,), of the rows of all samples; a number where the field does not depend on time.
+        times: (batch * rows,), of the rows of all samples; a number if the field does not depend on time.
         h: the step.
         theta: of the layers.
         rtol, atol: for the residual of a sample, see `Stopping`.
@@ -37,13 +37,13 @@ class Group(NamedTuple):
 
 
 class GroupResult(NamedTuple):
-    """What was found.
+    """The result of `solve_group`.
 
     Attributes:
         states: (batch, rows, n), at the ends of the layers, differentiable.
         stages: (batch, rows, n), the solution.
         residual, steps: (batch,).
-        good: 0-d, whether all samples converged, with a matrix that is regular where derivatives are wanted.
+        good: 0-d, whether all samples converged and, if derivatives are needed, their matrices are regular.
     """
 
     states: Tensor
@@ -54,7 +54,7 @@ class GroupResult(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """A point, and the equation there.
+    """An iterate, with the equation evaluated there.
 
     Attributes:
         w: (batch, rows, n).
@@ -72,20 +72,20 @@ class _Point(NamedTuple):
 
 
 def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
-    """Makes `steps` steps of Newton's method for all samples; those that have converged do not move any more.
+    """Makes `steps` steps of Newton's method for all samples; converged samples do not move.
 
-    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. Once it is
-    solved, its derivative is attached as that of one more step with a constant matrix,
+    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. The
+    derivative of the solution is that of one more step with a constant matrix,
 
         d = (I - h M F'(w))^{-1} (x + h M F(w) - w),
 
-    whose value is left out: F is evaluated with a graph at w and nowhere else.
+    whose value is not added: F is evaluated with a graph only at w.
 
     Arguments:
-        group: what is solved.
+        group: the equation.
         x: (batch, n), the state at the start.
         rows: number of layers.
-        steps: how many.
+        steps: number of steps.
     """
     lower = torch.ones(rows, rows, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - group.theta) * torch.eye(rows, dtype=x.dtype, device=x.device)
@@ -107,8 +107,8 @@ def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
 
 
 def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Tensor, Tensor]:
-    """The last point, and for each sample the number of steps, and whether it has converged."""
-    # Two steps of the fixed point, where it contracts, cost less than the step of Newton's method that they save.
+    """The last point, and per sample the number of steps and whether it has converged."""
+    # Two fixed-point steps, where they contract, cost less than the Newton step they save.
     first = b + group.h * (mix @ _slopes(group, b))
     second = b + group.h * (mix @ _slopes(group, first))
     contracts = rms(second - first) < rms(first - b)
@@ -133,7 +133,7 @@ def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
     if group.theta == 1:
         return converged
-    # The error of the stages, times h F', is that of the states.
+    # The error of the states is that of the stages times h F'.
     error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
     return converged & (error <= group.state_atol + group.state_rtol * own)
 

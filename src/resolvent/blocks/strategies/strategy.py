@@ -1,4 +1,4 @@
-"""What a strategy is, and the plainest one."""
+"""The strategy interface, and `LayerByLayer`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """In which order the layers of a pass are solved for.
+    """The order in which the layers of a pass are solved.
 
-    A strategy changes no result beyond the tolerance of the solves. It must not look at the batch to decide anything:
-    what becomes of a sample depends on that sample, the weights and the settings of the block alone.
+    A strategy changes results only within the tolerance of the solves. Its decisions must not depend on the batch: the
+    result of a sample depends only on that sample, the weights and the settings of the block.
     """
 
     @abstractmethod
     def check(self, pass_: "Pass") -> None:
-        """Raises a ValueError if the strategy cannot serve the pass, whatever its input."""
+        """Raises a ValueError if the strategy does not support the pass, for any input."""
 
     @abstractmethod
     def steps(self, pass_: "Pass", x: Tensor) -> Iterator[Step]:
-        """All steps from the state x, in the order of time."""
+        """All steps from the state x, in order of time."""
 
 
 @dataclass(frozen=True)
 class LayerByLayer(Strategy):
-    """Solves for one layer after the other."""
+    """Solves one layer after the other."""
 
     def check(self, pass_: "Pass") -> None:
         pass
