@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 # Files, depth, files to the field, depth of the field, functions between the solver and the field.
 LIMITS = {

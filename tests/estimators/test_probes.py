@@ -127,6 +127,7 @@ def _rank(rank: int, store: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_two_processes_draw_different_probes(tmp_path):
     if not distributed.is_gloo_available():
         pytest.skip("torch was built without gloo")

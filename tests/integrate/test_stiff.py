@@ -14,6 +14,9 @@ SLOW = {"van der Pol, mu = 1e3", "van der Pol, eps = 1e-6", "Oregonator", "HIRES
 # Published, at t = 0.4, 4, 40, ... (Hairer & Wanner; Mazzia & Magherini).
 ROBERTSON = [3.3864e-05, 2.2404e-05, 9.1855e-06, 3.2229e-06, 8.9424e-07]
 
+# E5 begins at 1.76e-3 and ends at 1e-16 with a linear invariant: linear systems round it by eps times the start.
+ROUNDING = {"E5": 1.76e-3 * torch.finfo(torch.float64).eps}
+
 
 def solve(problem: Problem, scheme: Any, **options: Any) -> rs.integrate.Integration:
     y0 = torch.tensor([problem.y0])
@@ -24,7 +27,8 @@ def solve(problem: Problem, scheme: Any, **options: Any) -> rs.integrate.Integra
 def test_each_component_is_right_with_the_default_call(name: str) -> None:
     problem = PROBLEMS[name]
     result = solve(problem, "auto")
-    torch.testing.assert_close(result.states[-1, 0], torch.tensor(problem.state), rtol=1e-4, atol=problem.atol)
+    atol = max(problem.atol, ROUNDING.get(name, 0.0))
+    torch.testing.assert_close(result.states[-1, 0], torch.tensor(problem.state), rtol=1e-4, atol=atol)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ FIGURES = {
     "mnist": ("noise", "digits", "spectra", "certified"),
 }
 
-SLOW = ("lotka-volterra", "mnist")
+SLOW = ("regression", "lotka-volterra", "mnist")
 CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIGURES]
 
 
