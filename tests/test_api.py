@@ -59,6 +59,7 @@ def imports() -> list[Any]:
     return [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_the_import_takes_less_than_twice_that_of_torch(imports: list[Any]) -> None:
     """The least of several times: what else the machine does makes them longer, never shorter."""
     torch, more = (min(run[i][0] for run in imports) for i in (0, 1))

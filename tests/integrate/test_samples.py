@@ -11,6 +11,8 @@ from resolvent.schemes import tableaux
 
 SCHEMES = {"auto": "auto", "TSITOURAS5": tableaux.TSITOURAS5, "KVAERNO5": tableaux.KVAERNO5}
 
+pytestmark = pytest.mark.slow
+
 
 class VanDerPol(rs.fields.Field):
     """Stiff or not, as mu says; `rowwise`, or not, as it is told."""

@@ -27,8 +27,7 @@ FIGURES = {
     "mnist": ("noise", "digits", "spectra", "certified"),
 }
 
-SLOW = ("regression", "lotka-volterra", "mnist")
-CHOSEN = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIGURES]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +41,7 @@ def _short_measurements():
         yield
 
 
-@pytest.fixture(scope="module", params=CHOSEN)
+@pytest.fixture(scope="module", params=list(FIGURES))
 def results(request, tmp_path_factory):
     """Two short runs of an experiment, explicit and implicit."""
     out = tmp_path_factory.mktemp(request.param)
