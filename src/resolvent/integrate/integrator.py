@@ -5,17 +5,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from resolvent.integrate.attached import Point
 from resolvent.integrate.control import Tolerance, first_step
-from resolvent.integrate.events import Watch
+from resolvent.integrate.events import Spans, Watch
 from resolvent.integrate.flow import Flow
-from resolvent.integrate.jumps import Spans
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
 from resolvent.integrate.replay import Replay
 from resolvent.integrate.result import IntegrationStatus as Status
-from resolvent.integrate.run import STIFF, AcceptedSteps, Run
-from resolvent.integrate.samples import Samples, start
+from resolvent.integrate.run import STIFF, Run
+from resolvent.integrate.samples import AcceptedSteps, Point, Samples, start
 
 
 @dataclass

@@ -1,18 +1,115 @@
-"""Implicit stages: a simplified Newton iteration with one matrix for all stages and many steps."""
+"""Implicit stages: a simplified Newton iteration with one matrix for all stages and many steps.
 
+The linear systems, with I - tau J, are solved by dense factors for few unknowns, by Krylov methods for many.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linearization import Linearization
+from resolvent.equation.loop import solve
+from resolvent.equation.stopping import Stopping
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.samples import Samples
-from resolvent.integrate.systems import System
+from resolvent.solvers.gmres import GMRES
 
 _MOST_ITERATIONS = 10
 # The Jacobian is renewed after a step whose iterations contracted more slowly than this rate.
 SLOW = 1e-3
+
+
+class System(ABC):
+    """I - tau J of every sample."""
+
+    @abstractmethod
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        """(I - tau J)^{-1} r, or with the transpose, (batch, n)."""
+
+
+class Factors(System):
+    """LU factors of the matrices."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.factors, self.pivots, _ = torch.linalg.lu_factor_ex(matrix)
+
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        return torch.linalg.lu_solve(self.factors, self.pivots, r[:, :, None], adjoint=transposed)[:, :, 0]
+
+
+class Products(System):
+    """The matrices at one point as products with vectors, for many unknowns.
+
+    Arguments:
+        flow: the field.
+        t, y: (batch,), (batch, n), the point.
+        tau: (batch,).
+        rtol: of the linear solves.
+    """
+
+    def __init__(self, flow: Flow, t: Tensor, y: Tensor, tau: Tensor, rtol: float = 1e-3) -> None:
+        flow.evaluations += 1
+        self.flow, self.rtol = flow, rtol
+        self.linearization = Linearization(flow.problem(t, y, tau), y.reshape(-1, *flow.shape))
+
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        system = LinearProblem(r.reshape(-1, *self.flow.shape), self.linearization, transposed)
+        with torch.no_grad():
+            return solve(system, GMRES(), Stopping(rtol=self.rtol), system.precondition(system.b)).value.reshape(
+                r.shape
+            )
+
+
+class KeptMatrix:
+    """The systems of a run with dense matrices. Jacobians are kept until they are stale."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+
+    def prepare(self, samples: Samples, t: Tensor, tau: Tensor) -> System:
+        """The systems for steps from t with tau, (batch,) both, with a new Jacobian where the old one is `stale`."""
+        stale = samples.stale
+        if bool(stale.any()):
+            new = self._jacobian(t, samples.y, tau, stale)
+            # An infinite matrix would make all corrections zero, as if the stage were solved.
+            new = torch.where(new.isfinite(), new, torch.nan)
+            samples.matrix = new if samples.matrix is None else torch.where(stale[:, None, None], new, samples.matrix)
+            samples.matrix_tau = torch.where(stale, tau, samples.matrix_tau)
+            samples.fresh = samples.fresh | stale
+            samples.stale = torch.zeros_like(stale)
+        assert samples.matrix is not None
+        ratio = torch.where(samples.matrix_tau == 0, 0.0, tau / samples.matrix_tau)
+        identity = torch.eye(samples.y.shape[1], dtype=samples.y.dtype, device=samples.y.device)
+        return Factors(identity - ratio.to(samples.y.dtype)[:, None, None] * samples.matrix)
+
+    def _jacobian(self, t: Tensor, y: Tensor, tau: Tensor, stale: Tensor) -> Tensor:
+        """tau J of the stale samples, (batch, n, n); the other rows are arbitrary."""
+        if not self.flow.field.rowwise or bool(stale.all()):
+            return self.flow.step_matrix(t, y, tau)
+        rows = stale.nonzero()[:, 0]
+        new = y.new_zeros(*y.shape, y.shape[1])
+        return new.index_copy(0, rows, self.flow.step_matrix(t[rows], y[rows], tau[rows]))
+
+
+class NewProducts:
+    """The systems of a run as products with the Jacobian at the start of each step."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+
+    def prepare(self, samples: Samples, t: Tensor, tau: Tensor) -> System:
+        """The systems for steps from t with tau, (batch,) both."""
+        samples.fresh, samples.stale = torch.ones_like(samples.fresh), torch.zeros_like(samples.stale)
+        return Products(self.flow, t, samples.y, tau)
+
+
+def systems(flow: Flow) -> KeptMatrix | NewProducts:
+    """The systems for a field: dense or by products."""
+    return KeptMatrix(flow) if flow.matrix else NewProducts(flow)
 
 
 @dataclass

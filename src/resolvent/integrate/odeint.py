@@ -1,29 +1,29 @@
 """`odeint`: adaptive integration of a batch of differential equations."""
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
-from resolvent.equation.function import Function, VectorField, as_vector_field
-from resolvent.equation.modes import refuse_transforms, without_inference_tensors
+from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.problem import full_precision
 from resolvent.fields.arguments import check_callable_field
-from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
-from resolvent.integrate.events import Watch
-from resolvent.integrate.failure import check_policy, report
-from resolvent.integrate.flow import Flow
+from resolvent.integrate.control import Tolerance
+from resolvent.integrate.events import Jumps, Watch, spans
+from resolvent.integrate.flow import Flow, check_time, probe, vector_field_of
 from resolvent.integrate.integrator import Integrator
-from resolvent.integrate.jumps import Jumps, spans
 from resolvent.integrate.method import Method, as_method
 from resolvent.integrate.outputs import Outputs
-from resolvent.integrate.result import Integration
+from resolvent.integrate.result import Integration, check_policy, report
 from resolvent.schemes import tableaux
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.tableau import Tableau
+
+# Default relative tolerances, well above the rounding of a state and of the field.
+_RTOL = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
 def odeint(
@@ -91,25 +91,25 @@ def odeint(
     """
     refuse_transforms("odeint")
     check_callable_field(field)
-    check_state(y0)
-    check_steps(max_steps, min_step, first_step)
-    check_memory(memory, derivatives)
+    _check_state(y0)
+    _check_steps(max_steps, min_step, first_step)
+    _check_memory(memory, derivatives)
     check_policy(on_failure)
     if matrix not in (None, True, False):
         raise ValueError(f"matrix must be True, False or None, got {matrix!r}.")
     if event is not None and not callable(event):
         raise ValueError(f"event must be a function (t, y) that returns a number for each sample, got {event!r}.")
     methods = _methods(scheme)
-    tolerance = as_tolerance(rtol, atol, y0)
+    tolerance = _as_tolerance(rtol, atol, y0)
     given = torch.as_tensor(times, device=y0.device)
     inference = torch.is_inference_mode_enabled()
     with outside_inference(y0, given) as (start, grid), frozen_weights(field) as frozen, full_precision(y0.device):
-        grid = as_times(grid, start)
+        grid = _as_times(grid, start)
         between = spans(grid, jumps)
-        flow = Flow(_vector_field(frozen, inference), tuple(y0.shape[1:]), matrix)
-        _check_time(flow, grid, start)
+        flow = Flow(vector_field_of(frozen, inference), tuple(y0.shape[1:]), matrix)
+        check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
-        depends = _probe(flow, grid[0], flat)
+        depends = probe(flow, grid[0], flat)
         outputs = Outputs(grid, flat)
         # Tensors that a change or an event closes over may also require a gradient.
         more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)
@@ -152,47 +152,67 @@ def _methods(scheme: object) -> tuple[Method, ...]:
     return (as_method(scheme),)
 
 
-def _vector_field(field: Any, inference: bool) -> VectorField:
-    """The field, wrapped. In inference mode it gets copies of tensors made there."""
-    wrapped = as_vector_field(field)
-    if not inference:
-        return wrapped
-    call: Callable[..., Tensor] = without_inference_tensors(Function(lambda y, t: wrapped.call(t, y))).call
-    return replace(wrapped, call=lambda t, y: call(y, t))
-
-
-def _probe(flow: Flow, t: Tensor, y: Tensor) -> bool:
-    """Whether the field depends on anything that requires a gradient. Raises if two calls give different results."""
-    first, second = (flow(t.detach(), y.detach()) for _ in range(2))
-    if not torch.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True):
+def _check_state(y0: object) -> None:
+    if not isinstance(y0, Tensor) or y0.dtype not in _RTOL:
+        got = y0.dtype if isinstance(y0, Tensor) else type(y0).__name__
+        raise ValueError(f"y0 must be a tensor (batch, *shape) of float64 or float32, got {got}.")
+    if y0.dim() < 2 or y0.numel() == 0:
         raise ValueError(
-            "field gave two values for the same time and state: turn off what is drawn at random, such as dropout, "
-            "with field.eval()."
+            f"y0 must be (batch, *shape) with at least one sample and one component, got shape {tuple(y0.shape)}: a "
+            "single state is a batch of one, y0[None]."
         )
-    return first.requires_grad
+    if not bool(y0.isfinite().all()):
+        raise ValueError(f"y0 must be finite, but {int((~y0.isfinite()).sum())} of its entries are NaN or infinite.")
 
 
-def _check_time(flow: Flow, times: Tensor, y: Tensor) -> None:
-    """Raises if the field supports only one time for all samples: each sample has its own."""
-    if len(y) == 1 or flow.field.autonomous:
-        return
-    with torch.no_grad():
-        # Not at the first time: at t = 0 many time-dependent terms vanish.
-        early, late = (times[0, 0] + s * (times[1, 0] - times[0, 0]) for s in (0.38, 0.62))
-        odd = torch.arange(len(y), device=y.device) % 2 == 1
-        mixed = torch.where(odd, late, early)
-        try:
-            one, other, each = (flow.field(t.expand(len(y)).to(y.dtype), y) for t in (early, late, mixed))
-        except RuntimeError as error:
-            raise ValueError(f"{_TIME} It raised: {error}") from error
-        if not isinstance(each, Tensor) or each.shape != y.shape or one.shape != y.shape:
-            return  # Reported elsewhere.
-        expected = torch.where(odd.reshape(-1, *(1,) * (y.dim() - 1)), other, one)
-        if not torch.allclose(each, expected, rtol=1e-3, atol=1e-6, equal_nan=True):
-            raise ValueError(f"{_TIME} Its values for samples with two times are not those for each of the times.")
+def _as_times(times: object, y0: Tensor) -> Tensor:
+    """The times as (count, batch) in double precision, with their graph."""
+    given = torch.as_tensor(times, device=y0.device)
+    if given.dim() not in (1, 2) or (given.dim() == 2 and given.shape[1] != len(y0)) or len(given) < 2:
+        raise ValueError(
+            f"times must be (count,) or (count, batch) with two times or more and a batch of {len(y0)}, got shape "
+            f"{tuple(given.shape)}."
+        )
+    found = given.double() if given.dim() == 2 else given.double()[:, None].expand(-1, len(y0))
+    gaps = found.detach().diff(dim=0)
+    monotone = (gaps > 0).all(0) | (gaps < 0).all(0)
+    if not bool(monotone.all()) or not bool(found.isfinite().all()):
+        bad = int((~monotone).nonzero()[0, 0]) if not bool(monotone.all()) else 0
+        raise ValueError(
+            "times must be finite, and increase or decrease strictly for each sample; those of sample "
+            f"{bad} are {[round(v, 6) for v in found[:, bad].tolist()[:8]]}."
+        )
+    return found
 
 
-_TIME = (
-    "field is called with one time for each sample, a tensor t (batch,): reshape it, such as t[:, None], before it "
-    "multiplies states (batch, n)."
-)
+def _as_tolerance(rtol: float | None, atol: float | Tensor | None, y0: Tensor) -> Tolerance:
+    rtol = _RTOL[y0.dtype] if rtol is None else rtol
+    least = 8 * torch.finfo(y0.dtype).eps
+    if not isinstance(rtol, int | float) or not least <= rtol < 1:
+        raise ValueError(f"rtol must be a number between {least:.0e}, the rounding of {y0.dtype}, and 1, got {rtol!r}.")
+    atol = 1e-3 * rtol if atol is None else atol
+    if isinstance(atol, Tensor):
+        if atol.shape not in (torch.Size(), y0.shape[1:]) or not bool((atol > 0).all()):
+            raise ValueError(
+                f"atol must be a positive number, or a tensor of positive ones like a sample, {tuple(y0.shape[1:])}, "
+                f"got shape {tuple(atol.shape)} with the least entry {atol.min().item() if atol.numel() else None}."
+            )
+        return Tolerance(float(rtol), atol.detach().to(y0).reshape(-1))
+    if not isinstance(atol, int | float) or not (math.isfinite(atol) and atol > 0):
+        raise ValueError(f"atol must be a positive number or a tensor of them, got {atol!r}.")
+    return Tolerance(float(rtol), float(atol))
+
+
+def _check_steps(max_steps: object, min_step: object, first_step: object) -> None:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+        raise ValueError(f"max_steps must be a whole number, 1 or more, got {max_steps!r}.")
+    for name, value in (("min_step", min_step), ("first_step", first_step)):
+        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive number, or None, got {value!r}.")
+
+
+def _check_memory(memory: object, derivatives: object) -> None:
+    if not isinstance(derivatives, int) or isinstance(derivatives, bool) or derivatives < 1:
+        raise ValueError(f"derivatives counts those that are exact and must be 1 or more, got {derivatives!r}.")
+    if memory not in ("store", "checkpoint"):
+        raise ValueError(f"memory must be 'store' or 'checkpoint', got {memory!r}.")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.integrate.method import Method
-from resolvent.integrate.run import AcceptedSteps
+from resolvent.integrate.samples import AcceptedSteps
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from torch import Tensor
 from resolvent.integrate.control import Controller, Tolerance
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
-from resolvent.integrate.newton import SLOW
+from resolvent.integrate.newton import SLOW, systems
 from resolvent.integrate.result import IntegrationStatus as Status
-from resolvent.integrate.samples import Samples
-from resolvent.integrate.systems import systems
-from resolvent.integrate.trial import Interval, Trial, add, attempt
+from resolvent.integrate.samples import AcceptedSteps, Interval, Samples
+from resolvent.integrate.step import Trial, add, attempt
 
 STIFF = -1
 """The status of a sample that switches from an explicit method to an implicit one."""
@@ -25,30 +24,6 @@ _STIFF_FROM, _STIFF_STEPS, _RELAXED_STEPS = 2.0, 15, 6
 _SHRINK = 0.25
 # The smallest step at t = 0.
 _TINY = 1e-200
-
-
-@dataclass(frozen=True)
-class AcceptedSteps:
-    """The accepted steps of a round, with one row per sample that made one.
-
-    Attributes:
-        sample: (rows,), numbers in the batch.
-        number: (rows,), the number of earlier steps of the sample in this run.
-        interval: of the step.
-        ends: (rows,), whether the step ends at the end of the span.
-        start, end: (rows, n), the states at its ends.
-        increments: (stages, rows, n), h times the slopes of the stages.
-        stop: (rows,), the fraction of the step at which an event stops the sample; infinite if none does.
-    """
-
-    sample: Tensor
-    number: Tensor
-    interval: Interval
-    ends: Tensor
-    start: Tensor
-    end: Tensor
-    increments: Tensor
-    stop: Tensor
 
 
 @dataclass
@@ -112,7 +87,7 @@ class Run:
         if not bool(good.any()):
             return None
         rows = good.nonzero()[:, 0]
-        kept = Interval(*(getattr(interval, name)[rows] for name in ("t", "h", "first", "last", "closed")))
+        kept = interval.take(rows)
         increments = torch.stack(trial.increments)[:, rows]
         stop = torch.full_like(kept.t, torch.inf)
         steps = AcceptedSteps(
