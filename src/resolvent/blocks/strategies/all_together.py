@@ -80,6 +80,8 @@ class AllTogether(Strategy):
             return "keeps all layers in memory: take memory='store'"
         if options.stopping.fixed:
             return "must check convergence, got rs.FixedSteps(...)"
+        if isinstance(options.stopping.atol, Tensor):
+            return "takes one number as the absolute tolerance, got a tensor"
         return None
 
     def group(self, pass_: "Pass", x: Tensor) -> int:
