@@ -116,7 +116,7 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
     else:
         ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
         found = torch.cat(tuple(ends), dim=1)
-    h = float(torch.as_tensor(pass_.h).detach())
+    h = float(torch.as_tensor(pass_.interval(n).h).detach())
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from resolvent.equation.solution import Solution
@@ -13,7 +12,7 @@ class Trajectory:
     """The states of a pass at the grid points.
 
     Attributes:
-        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have different start times.
+        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have start times or horizons of their own.
         states: (num_steps + 1, batch, *shape), the input first.
         solutions: the solves in order. One per step for a theta, multistep or fully implicit scheme, one per stage for
             a diagonally implicit one, none for an explicit one. If a `ThetaBlock` solves several layers together (see
@@ -39,17 +38,3 @@ def hermite(s: Tensor, h: Tensor, ends: tuple[Tensor, Tensor], slopes: tuple[Ten
     (x, y), (f, g) = ends, slopes
     rise = y - x
     return x + s * rise + s * (1 - s) * ((1 - s) * (h * f - rise) - s * (h * g - rise))
-
-
-def bracket(times: Tensor, t0: Tensor, h: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
-    """The step that contains each time, and the fraction of it, both with the broadcast shape of `times` and t0."""
-    position = (times - t0) / h
-    slack = torch.finfo(position.dtype).eps ** 0.5
-    outside = (position < -slack) | (position > num_steps + slack)
-    if bool(outside.any()):
-        raise ValueError(
-            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside the pass, which covers "
-            f"{num_steps} steps of {h.item():g} from t0; the first is {times.expand_as(outside)[outside][0].item():g}."
-        )
-    step = position.detach().floor().clamp(0, num_steps - 1)
-    return step.long(), position - step

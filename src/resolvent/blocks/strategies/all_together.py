@@ -70,6 +70,8 @@ class AllTogether(Strategy):
         scheme, options = pass_.scheme, pass_.options
         if scheme.chord is None:
             return "takes theta layers in the midpoint form"
+        if not pass_.equal:
+            return 'takes equal steps, the same for all samples: take mode="sequential"'
         if not pass_.vector_field.rowwise:
             return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not declare rowwise"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
