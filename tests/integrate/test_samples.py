@@ -9,7 +9,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.schemes import tableaux
 
-SCHEMES = {"auto": "auto", "TSITOURAS5": tableaux.TSITOURAS5, "KVAERNO5": tableaux.KVAERNO5}
+SCHEMES = {"auto": "auto", "TSITOURAS5": tableaux.TSITOURAS5, "KVAERNO5": tableaux.KVAERNO5, "RADAU5": tableaux.RADAU5}
 
 pytestmark = pytest.mark.slow
 

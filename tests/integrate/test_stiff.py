@@ -32,6 +32,21 @@ def test_each_component_is_right_with_the_default_call(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["Robertson", "HIRES", "Brusselator"])
+def test_radau(name: str) -> None:
+    """Of order 5 with coupled stages: more accurate than asked for, with about as many evaluations as KVAERNO5."""
+    problem = PROBLEMS[name]
+    result = solve(problem, tableaux.RADAU5)
+    torch.testing.assert_close(result.states[-1, 0], torch.tensor(problem.state), rtol=3e-6, atol=problem.atol)
+    assert result.evaluations < 1.2 * solve(problem, tableaux.KVAERNO5).evaluations
+
+
+def test_radau_needs_a_matrix() -> None:
+    with pytest.raises(ValueError, match="coupled stages needs a matrix"):
+        rs.odeint(brusselator(4), torch.tensor([brusselator_start(4)]), [0.0, 0.3], tableaux.RADAU5, matrix=False)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["KVAERNO3", "KVAERNO4", "KVAERNO5", "TRBDF2"])
 @pytest.mark.parametrize("name", ["Robertson", "HIRES", "Brusselator"])
 def test_the_implicit_methods_agree(name: str, table: str) -> None:

@@ -54,6 +54,12 @@ class Flow:
             )
         return image.reshape(y.shape)
 
+    def at_stages(self, times: list[Tensor], states: Tensor) -> Tensor:
+        """F at all stages, (batch, stages, n), for times (batch,) each and states (batch, stages, n)."""
+        if self.field.rowwise:
+            return self(torch.stack(times, 1).flatten(), states.flatten(0, 1)).reshape(states.shape)
+        return torch.stack([self(t, states[:, i]) for i, t in enumerate(times)], 1)
+
     def problem(self, t: Tensor, y: Tensor, tau: Tensor) -> NonlinearProblem:
         """The equation w = y + tau F(t, w), for tau (batch,), to be linearized."""
         state = y.reshape(-1, *self.shape)

@@ -4,6 +4,7 @@ The linear systems, with I - tau J, are solved by dense factors for few unknowns
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from resolvent.equation.loop import solve
 from resolvent.equation.stopping import Stopping
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method, Modes
 from resolvent.integrate.samples import Samples
 from resolvent.solvers.gmres import GMRES
 
@@ -24,11 +26,15 @@ SLOW = 1e-3
 
 
 class System(ABC):
-    """I - tau J of every sample."""
+    """The linear systems of a stage, I - tau J of every sample, or those of all stages."""
 
     @abstractmethod
     def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
-        """(I - tau J)^{-1} r, or with the transpose, (batch, n)."""
+        """The solution for the right-hand side r, or that with the transpose, (batch, n)."""
+
+    def filter(self, e: Tensor) -> Tensor:
+        """(I - tau J)^{-1} e, for the estimated error."""
+        return self.solve(e)
 
 
 class Factors(System):
@@ -39,6 +45,40 @@ class Factors(System):
 
     def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         return torch.linalg.lu_solve(self.factors, self.pivots, r[:, :, None], adjoint=transposed)[:, :, 0]
+
+
+class CoupledFactors(System):
+    """The systems of coupled stages, I - h A (x) J, from n x n factors in the modes of A.
+
+    Arguments:
+        matrix: (batch, n, n), gamma h J, where gamma is the first of the values.
+        modes: of A.
+    """
+
+    def __init__(self, matrix: Tensor, modes: Modes) -> None:
+        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        self.modes = modes
+        gamma = modes.values[0].real
+        self.factors = [
+            Factors(identity - (value.real if value.imag == 0 else value) / gamma * matrix) for value in modes.values
+        ]
+
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        assert not transposed
+        stages = r.reshape(len(r), len(self.modes.A), -1)
+        complex_dtype = torch.complex128 if r.dtype == torch.float64 else torch.complex64
+        rows, columns = (x.to(device=r.device, dtype=complex_dtype) for x in (self.modes.rows, self.modes.columns))
+        total = torch.zeros_like(stages)
+        for k, factors in enumerate(self.factors):
+            real = self.modes.values[k].imag == 0
+            row, column = (rows[k].real, columns[:, k].real) if real else (rows[k], columns[:, k])
+            mode = factors.solve((row[:, None] * stages).sum(1))
+            part = column[:, None] * mode[:, None]
+            total = total + (part if real else part.real)
+        return total.reshape(r.shape)
+
+    def filter(self, e: Tensor) -> Tensor:
+        return self.factors[0].solve(e)
 
 
 class Products(System):
@@ -67,8 +107,8 @@ class Products(System):
 class KeptMatrix:
     """The systems of a run with dense matrices. Jacobians are kept until they are stale."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, flow: Flow, modes: Modes | None = None) -> None:
+        self.flow, self.modes = flow, modes
 
     def prepare(self, samples: Samples, t: Tensor, tau: Tensor) -> System:
         """The systems for steps from t with tau, (batch,) both, with a new Jacobian where the old one is `stale`."""
@@ -83,8 +123,10 @@ class KeptMatrix:
             samples.stale = torch.zeros_like(stale)
         assert samples.matrix is not None
         ratio = torch.where(samples.matrix_tau == 0, 0.0, tau / samples.matrix_tau)
-        identity = torch.eye(samples.y.shape[1], dtype=samples.y.dtype, device=samples.y.device)
-        return Factors(identity - ratio.to(samples.y.dtype)[:, None, None] * samples.matrix)
+        matrix = ratio.to(samples.y.dtype)[:, None, None] * samples.matrix
+        if self.modes is not None:
+            return CoupledFactors(matrix, self.modes)
+        return Factors(torch.eye(samples.y.shape[1], dtype=matrix.dtype, device=matrix.device) - matrix)
 
     def _jacobian(self, t: Tensor, y: Tensor, tau: Tensor, stale: Tensor) -> Tensor:
         """tau J of the stale samples, (batch, n, n); the other rows are arbitrary."""
@@ -107,9 +149,11 @@ class NewProducts:
         return Products(self.flow, t, samples.y, tau)
 
 
-def systems(flow: Flow) -> KeptMatrix | NewProducts:
-    """The systems for a field: dense or by products."""
-    return KeptMatrix(flow) if flow.matrix else NewProducts(flow)
+def systems(flow: Flow, method: Method) -> KeptMatrix | NewProducts:
+    """The systems for a field and a method: dense or by products."""
+    if flow.matrix:
+        return KeptMatrix(flow, method.modes if method.coupled else None)
+    return NewProducts(flow)
 
 
 @dataclass
@@ -129,45 +173,48 @@ class Stage:
 
 @dataclass(frozen=True)
 class SimplifiedNewton:
-    """Solves z = tau F(t, b + z) for the stages of a step, tau = h gamma, by
+    """Solves z = G(z) for a stage, G(z) = tau F(t, b + z) with tau = h gamma, or for coupled stages, by
 
-        z <- z + (I - tau J)^{-1} (tau F(t, b + z) - z),      J of an earlier state.
+        z <- z + (I - tau J)^{-1} (G(z) - z),      J of an earlier state.
 
     The unknown is the increment z, not the state b + z, so that its rounding is relative to its own size. The iteration
     of a sample ends when the error estimated from its contraction is below the tolerance, in the weighted norm.
 
     Attributes:
-        flow, tolerance: the field, and the norm.
+        tolerance: the norm.
         accuracy: the largest error of a stage, in the weighted norm.
 
     Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.8.
     """
 
-    flow: Flow
     tolerance: Tolerance
     accuracy: float
 
     def solve(
-        self, t: Tensor, b: Tensor, guess: Tensor, tau: Tensor, system: System, samples: Samples, wanted: Tensor
+        self,
+        G: Callable[[Tensor], Tensor],
+        guess: Tensor,
+        scale: Tensor,
+        system: System,
+        samples: Samples,
+        wanted: Tensor,
     ) -> Stage:
-        """Solves one stage.
+        """Solves one stage, or all coupled ones.
 
         Arguments:
-            t: (batch,), its time.
-            b: (batch, n), its explicit part.
+            G: maps (batch, n) to (batch, n).
             guess: (batch, n), of z.
-            tau: (batch, 1).
+            scale: (batch, n), of the weighted norm.
             system: I - tau J.
-            samples: their states define the norm; their last contraction is read and written.
+            samples: their last contraction is read and written.
             wanted: mask (batch,) of the samples to solve.
         """
         z, running, converged = guess, wanted, torch.zeros_like(wanted)
-        scale = self.tolerance.scale(samples.y)
         contraction = samples.contraction
         size = rate = torch.zeros_like(contraction)
         # Values that are not finite fail all comparisons, and end in `lost`.
         for iteration in range(_MOST_ITERATIONS):
-            update = system.solve(torch.addcmul(-z, tau, self.flow(t, b + z)))
+            update = system.solve(G(z) - z)
             size, last = self.tolerance.norm(update, scale), size
             if iteration == 0:  # There is no rate yet: the last one is used.
                 reached = contraction * size <= self.accuracy

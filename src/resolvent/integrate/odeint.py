@@ -107,6 +107,11 @@ def odeint(
         grid = _as_times(grid, start)
         between = spans(grid, jumps)
         flow = Flow(vector_field_of(frozen, inference), tuple(y0.shape[1:]), matrix)
+        if any(method.coupled for method in methods) and not flow.matrix:
+            raise ValueError(
+                f"a scheme with coupled stages needs a matrix, which is not formed here ({flow.size} unknowns): take "
+                "matrix=True, or a diagonally implicit scheme such as rs.schemes.tableaux.KVAERNO5."
+            )
         check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         depends = probe(flow, grid[0], flat)

@@ -11,8 +11,8 @@ from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
 from resolvent.integrate.newton import SLOW, systems
 from resolvent.integrate.result import IntegrationStatus as Status
-from resolvent.integrate.samples import AcceptedSteps, Interval, Samples
-from resolvent.integrate.step import Trial, add, attempt
+from resolvent.integrate.samples import AcceptedSteps, Interval, Samples, add
+from resolvent.integrate.step import Trial, attempt
 
 STIFF = -1
 """The status of a sample that switches from an explicit method to an implicit one."""
@@ -52,7 +52,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.controller = Controller(self.method.error_order, lazy=self.method.implicit)
-        self.systems = systems(self.flow)
+        self.systems = systems(self.flow, self.method)
 
     def rounds(self, whole: Samples) -> Iterator[AcceptedSteps]:
         """Makes steps until no sample is running, and yields the accepted ones; `whole` is the state of the samples."""

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.schemes.tableau import Row
+
 
 @dataclass
 class Samples:
@@ -175,3 +177,19 @@ class Point:
     def take(self, rows: slice | Tensor) -> "Point":
         """Only the samples `rows`."""
         return Point(self.t[rows], self.y[rows], self.slope[rows], None if self.dt is None else self.dt[rows])
+
+
+def from_last_step(c: float, h: Tensor, samples: Samples) -> Tensor:
+    """The increment at the fraction c of a step, from the derivatives of the last step at its end."""
+    ahead = c * h
+    return h * (samples.slope + ahead * (samples.second + (0.5 * ahead) * samples.third))
+
+
+def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
+    """x plus the weighted sum of the terms, in this order, so that the rounding of a sample does not depend on the
+    others."""
+    total = x
+    for weight, term in zip(weights, terms, strict=True):
+        if weight != 0:
+            total = torch.add(total, term, alpha=weight)
+    return total

@@ -6,7 +6,7 @@ K, has the graph of b, h, t and everything F closes over. Applying A^{-1}, A = I
 derivative of K.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.integrate.control import Tolerance
+from resolvent.integrate.coupled import coupled_stages, repeat_coupled
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
 from resolvent.integrate.newton import Factors, Products, SimplifiedNewton, System
-from resolvent.integrate.samples import Interval, Point, Samples
-from resolvent.schemes.tableau import Row
+from resolvent.integrate.samples import Interval, Point, Samples, add, from_last_step
 
 
 @dataclass
@@ -53,31 +53,15 @@ def attempt(
 ) -> Trial:
     """Tries a step; `system` is that of the stages, for implicit methods."""
     table, y = method.tableau, samples.y
-    h = interval.h.to(y.dtype)[:, None]
-    newton = SimplifiedNewton(flow, tolerance, tolerance.newton(y.dtype))
     # The known contraction becomes less certain with each step.
     samples.contraction = samples.contraction**0.8
-    increments: list[Tensor] = []
-    solved, rate, states = running, torch.zeros_like(y[:, 0]), [y]
-    for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
-        b = add(y, row[:i], increments)
-        if row[i] == 0:
-            slope = samples.slope if i == 0 and method.keeps_slope else flow(interval.time(c), b)
-            increments.append(h * slope)
-        else:
-            assert system is not None
-            tau = row[i] * h
-            guess = row[i] * _guess(method, i, increments, h, samples)
-            stage = newton.solve(interval.time(c), b, guess, tau, system, samples, solved)
-            increments.append(stage.increment / row[i])
-            solved, rate = stage.converged, torch.maximum(rate, stage.rate)
-            b = b + stage.increment
-        states.append(b)
+    make = coupled_stages if method.coupled else _stages
+    increments, states, solved, rate = make(method, flow, tolerance, samples, interval, system, running)
     end = states[-1] if table.stiffly_accurate else add(y, table.b, increments)
     error = add(torch.zeros_like(y), method.error, increments)
     if method.filtered:
         assert system is not None
-        error = system.solve(error)
+        error = system.filter(error)
     scale = tolerance.scale(torch.maximum(y.abs(), end.abs()))
     estimate = method.caution * tolerance.norm(error, scale)
     trial = Trial(increments, end, estimate, solved, rate)
@@ -88,39 +72,66 @@ def attempt(
     return trial
 
 
+def _stages(
+    method: Method,
+    flow: Flow,
+    tolerance: Tolerance,
+    samples: Samples,
+    interval: Interval,
+    system: System | None,
+    wanted: Tensor,
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """The increments and the states of the stages, one after the other, whether they were solved, and the rate."""
+    table, y = method.tableau, samples.y
+    h = interval.h.to(y.dtype)[:, None]
+    newton, scale = SimplifiedNewton(tolerance, tolerance.newton(y.dtype)), tolerance.scale(y)
+    increments: list[Tensor] = []
+    solved, rate, states = wanted, torch.zeros_like(y[:, 0]), [y]
+    for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
+        b, t = add(y, row[:i], increments), interval.time(c)
+        if row[i] == 0:
+            slope = samples.slope if i == 0 and method.keeps_slope else flow(t, b)
+            increments.append(h * slope)
+        else:
+            assert system is not None
+            tau, guess = row[i] * h, row[i] * _guess(method, i, increments, h, samples)
+            stage = newton.solve(_stage_equation(flow, t, b, tau), guess, scale, system, samples, solved)
+            increments.append(stage.increment / row[i])
+            solved, rate = stage.converged, torch.maximum(rate, stage.rate)
+            b = b + stage.increment
+        states.append(b)
+    return increments, states, solved, rate
+
+
+def _stage_equation(flow: Flow, t: Tensor, b: Tensor, tau: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda z: tau * flow(t, b + z)
+
+
 def _guess(method: Method, i: int, increments: list[Tensor], h: Tensor, samples: Samples) -> Tensor:
     """A guess of the increment of stage i, from the earlier stages or, if these are few, from the last step."""
     if len(set(method.tableau.c[:i])) > 2:
         return add(torch.zeros_like(h), method.guesses[i], increments)
-    ahead = method.tableau.c[i] * h
-    return h * (samples.slope + ahead * (samples.second + (0.5 * ahead) * samples.third))
-
-
-def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
-    """x plus the weighted sum of the terms, in this order, so that the rounding of a sample does not depend on the
-    others."""
-    total = x
-    for weight, term in zip(weights, terms, strict=True):
-        if weight != 0:
-            total = torch.add(total, term, alpha=weight)
-    return total
+    return from_last_step(method.tableau.c[i], h, samples)
 
 
 class StageSystems:
-    """A = I - h gamma F' of the stages of one step, computed on first use.
+    """A of the stages of one step, for the derivatives of their increments, computed on first use.
+
+    For stages that are solved one by one A = I - h a_ii F'; for coupled ones it has the blocks I - h a_ij F'(W_i).
 
     Arguments:
-        flow: the field.
+        method, flow: the table, and the field.
         times, states: (batch,) and (batch, n) of each implicit stage.
-        tau: (batch,), h gamma.
+        h: (batch,).
     """
 
-    def __init__(self, flow: Flow, times: list[Tensor], states: list[Tensor], tau: Tensor) -> None:
-        self.flow, self.times, self.states, self.tau = flow, times, states, tau
+    def __init__(self, method: Method, flow: Flow, times: list[Tensor], states: list[Tensor], h: Tensor) -> None:
+        self.method, self.flow, self.times, self.states = method, flow, times, states
+        self.tau = h if method.coupled else method.diagonal * h
         self._systems: list[System] = []
 
     def inverse(self, i: int, order: int) -> InverseMap:
-        """A^{-1} of the i-th implicit stage, for derivatives up to `order`."""
+        """A^{-1} of the i-th implicit stage, or of all coupled ones, for derivatives up to `order`."""
 
         def solve(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
             return self._system(i).solve(x, transposed)
@@ -143,7 +154,11 @@ class StageSystems:
             matrices = list(stacked.chunk(count))
         else:
             matrices = [flow.step_matrix(t, w, self.tau) for t, w in zip(self.times, self.states, strict=True)]
-        identity = torch.eye(flow.size, dtype=matrices[0].dtype, device=matrices[0].device)
+        if self.method.coupled:
+            A = self.method.modes.A.tolist()
+            rows = [torch.cat([a * matrix for a in row], 2) for row, matrix in zip(A, matrices, strict=True)]
+            matrices = [torch.cat(rows, 1)]
+        identity = torch.eye(matrices[0].shape[-1], dtype=matrices[0].dtype, device=matrices[0].device)
         return [Factors(identity - matrix) for matrix in matrices]
 
 
@@ -162,28 +177,29 @@ def repeat_step(
     table, y = method.tableau, point.y
     h = interval.h.to(y.dtype) if dh is None else (interval.h + dh).to(y.dtype)
     h = h[:, None]
-    implicit = [i for i, row in enumerate(table.A) if row[i] != 0]
-    times = {i: interval.time(table.c[i]) for i in range(method.stages)}
-    known_states = {i: add(y.detach(), table.A[i][: i + 1], list(known[: i + 1])) for i in implicit}
-    tau = method.diagonal * interval.h
-    systems = StageSystems(flow, [times[i] for i in implicit], list(known_states.values()), tau)
+    times = [interval.time(c) for c in table.c]
+    later = times
+    if point.dt is not None and dh is not None:
+        later = [t + point.dt + c * dh for t, c in zip(times, table.c, strict=True)]
+    implicit = [i for i, row in enumerate(table.A) if any(row[i:])]
+    known_states = [add(y.detach(), table.A[i], list(known)) for i in implicit]
+    systems = StageSystems(method, flow, [times[i] for i in implicit], known_states, interval.h)
+    if method.coupled:
+        found = repeat_coupled(method, flow, later, h, point, known, systems.inverse(0, derivatives), derivatives)
+        return found, add(y, table.b, list(found))
     increments: list[Tensor] = []
     b = y
     for i, row in enumerate(table.A):
         b = add(y, row[:i], increments)
         if i == 0 and method.keeps_slope:
             increments.append(h * point.slope)
-            continue
-        t = times[i]
-        if point.dt is not None and dh is not None:
-            t = t + point.dt + table.c[i] * dh
-        if row[i] == 0:
-            increments.append(h * flow(t, b))
+        elif row[i] == 0:
+            increments.append(h * flow(later[i], b))
         else:
             inverse = systems.inverse(implicit.index(i), derivatives)
-            increment = apply_inverse(inverse, h * flow(t, b + row[i] * known[i]), known[i])
+            increment = apply_inverse(inverse, h * flow(later[i], b + row[i] * known[i]), known[i])
             for _ in range(1, derivatives):
-                defect = h * flow(t, b + row[i] * increment) - increment
+                defect = h * flow(later[i], b + row[i] * increment) - increment
                 increment = apply_inverse(inverse, defect, known[i]) + (increment - known[i])
             increments.append(increment)
             b = b + row[i] * increments[-1]

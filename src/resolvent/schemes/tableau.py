@@ -22,7 +22,8 @@ class Tableau:
         order: of convergence.
         c: nodes; if empty, the row sums of A.
         embedded: weights of a second method with the same stages; the difference of the two results estimates the error
-            of a step. Empty if there is none. `rs.odeint` needs them.
+            of a step. One weight more than there are stages means that the first is that of F(t, x), the slope at the
+            start. Empty if there is none. `rs.odeint` needs them.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """
@@ -47,8 +48,13 @@ class Tableau:
             raise ValueError(f"c must have one node for each of the {stages} stages, got {len(self.c)}.")
         if abs(sum(self.b) - 1) > _ROUNDING:
             raise ValueError(f"the weights b must sum to 1 for the method to converge, got {sum(self.b)}.")
-        if self.embedded and (len(self.embedded) != stages or abs(sum(self.embedded) - 1) > _ROUNDING):
-            raise ValueError(f"embedded must be {stages} weights that sum to 1, or empty, got {self.embedded}.")
+        if self.embedded and (
+            len(self.embedded) not in (stages, stages + 1) or abs(sum(self.embedded) - 1) > _ROUNDING
+        ):
+            raise ValueError(
+                f"embedded must be {stages} weights that sum to 1, or {stages + 1} if the first is that of the slope "
+                f"at the start, or empty, got {self.embedded}."
+            )
         if not isinstance(self.order, int) or self.order < 1:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
@@ -66,6 +72,14 @@ class Tableau:
     def stiffly_accurate(self) -> bool:
         """Whether the last stage is the result."""
         return self.A[-1] == self.b
+
+    @property
+    def with_start(self) -> "Tableau":
+        """The same method with an explicit first stage, the slope at the start, if `embedded` has a weight for it."""
+        if len(self.embedded) != len(self.b) + 1:
+            return self
+        A = ((0.0,) * len(self.embedded), *((0.0, *row) for row in self.A))
+        return Tableau(A, (0.0, *self.b), self.order, (0.0, *self.c), self.embedded)
 
     @cached_property
     def algebraically_stable(self) -> bool:

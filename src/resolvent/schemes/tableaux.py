@@ -7,7 +7,7 @@
 | SDIRK2, TRBDF2*, SDIRK3 | diagonally implicit | 2, 2, 3 | yes | 0 |
 | KVAERNO3*, KVAERNO4*, KVAERNO5* | diagonally implicit, the first stage explicit | 3, 4, 5 | yes | 0, 0.72, 0 |
 | GAUSS2, GAUSS4 | fully implicit | 2, 4 | yes | 1 |
-| RADAU3, RADAU5 | fully implicit | 3, 5 | yes | 0 |
+| RADAU3, RADAU5* | fully implicit | 3, 5 | yes | 0 |
 | LOBATTO_IIIA, LOBATTO_IIIB | a pair, for partitioned systems | 2 | | |
 
 Tables with a star have embedded weights, for `rs.odeint`.
@@ -141,14 +141,22 @@ GAUSS2 = Tableau(((0.5,),), (1.0,), 2)
 GAUSS4 = Tableau(((1 / 4, 1 / 4 - _R3 / 6), (1 / 4 + _R3 / 6, 1 / 4)), (1 / 2, 1 / 2), 4)
 
 RADAU3 = Tableau(((5 / 12, -1 / 12), (3 / 4, 1 / 4)), (3 / 4, 1 / 4), 3)
+# The embedded method of Hairer & Wanner, section IV.8: of order 3, with the slope at the start. Its weight there is the
+# real eigenvalue of A, so that the factors of the stages also serve the estimate.
+_nodes = ((4 - _R6) / 10, (4 + _R6) / 10, 1.0)
+_g0 = (6 + 81 ** (1 / 3) - 9 ** (1 / 3)) / 30
+_at_start = tuple(math.prod(c / (c - own) for c in _nodes if c != own) for own in _nodes)
+_weights = ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9)
 RADAU5 = Tableau(
     (
         ((88 - 7 * _R6) / 360, (296 - 169 * _R6) / 1800, (-2 + 3 * _R6) / 225),
         ((296 + 169 * _R6) / 1800, (88 + 7 * _R6) / 360, (-2 - 3 * _R6) / 225),
-        ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9),
+        _weights,
     ),
-    ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9),
+    _weights,
     5,
+    _nodes,
+    embedded=(_g0, *(b - _g0 * value for b, value in zip(_weights, _at_start, strict=True))),
 )
 
 LOBATTO_IIIA = Tableau(((0.0, 0.0), (0.5, 0.5)), (0.5, 0.5), 2)
