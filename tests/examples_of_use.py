@@ -113,6 +113,17 @@ def integrated(scheme: Any, **options: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: rs.odeint(field, x, [0.0, 0.3, 0.6], scheme, **options).states
 
 
+def with_linear_part(part: fields.LinearPart) -> Callable[[Tensor], Any]:
+    """A field with a linear part, in an additive scheme and in implicit layers."""
+    field = fields.Autonomous(lambda y: part.product(y) + 0.3 * torch.sin(y), rowwise=True, linear_part=part)
+    layers = block(field)
+    return lambda x: (
+        rs.odeint(field, x, [0.0, 0.3], tableaux.KENCARP4).states,
+        layers(x),
+        part.solve(x, 0.1),
+    )
+
+
 def field_example(make: Callable[[], rs.fields.Field], shape: tuple[int, ...] = (3, 4)) -> Example:
     """A field evaluated at one time and at a time for each sample, and a block of it."""
 
@@ -314,6 +325,10 @@ EXAMPLES: dict[str, Example] = {
     "fields.Conv": field_example(lambda: fields.Conv(2, 2, size=(4, 4), activation=nn.Tanh()), IMAGES),
     "fields.ConvexGradient": Example(
         lambda: fields.ConvexGradient(nn.Linear(4, 5), nn.Tanh(), None, 1.0, None, False, 1)
+    ),
+    "fields.FourierPart": Example(lambda: with_linear_part(fields.FourierPart.laplacian((4,), 0.5))),
+    "fields.MatrixPart": Example(
+        lambda: with_linear_part(fields.MatrixPart(torch.tensor([[-2.0, 1.0], [1.0, -3.0]]).kron(torch.eye(2))))
     ),
     "fields.GradientFlow": field_example(lambda: fields.GradientFlow(nn.Linear(4, 5), bound=1.0)),
     "fields.GradientFlow: a convolution that pads by reflection": field_example(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.arguments import expect_field
 from resolvent.fields.base import Field, Time
 from resolvent.spectral import Disc
@@ -106,10 +107,12 @@ class Piecewise(Field):
         return position.floor().clamp(0, len(self.fields) - 1).long()
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         """The linear part, if all pieces have the same."""
         first, *others = (field.linear_part for field in self.pieces)
-        if not others or (isinstance(first, float) and all(part == first for part in others)):
+        if not others or (
+            isinstance(first, float | LinearPart) and all(part is first or part == first for part in others)
+        ):
             return first
         return None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.function import Function, VectorField, as_vector_field
+from resolvent.equation.linear_part import LinearPart, as_linear_part
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.modes import without_inference_tensors
 from resolvent.equation.problem import NonlinearProblem
@@ -59,6 +61,27 @@ class Flow:
         if self.field.rowwise:
             return self(torch.stack(times, 1).flatten(), states.flatten(0, 1)).reshape(states.shape)
         return torch.stack([self(t, states[:, i]) for i, t in enumerate(times)], 1)
+
+    @cached_property
+    def linear(self) -> LinearPart:
+        """The linear part that the field declares."""
+        part = self.field.linear_part
+        if part is None:
+            raise ValueError(
+                "an additive scheme is implicit in the linear part of the field, and this field declares none: give it "
+                "an attribute linear_part, a number, a tensor, or a map such as rs.fields.MatrixPart(...), or take "
+                "another scheme, such as rs.schemes.tableaux.KVAERNO5."
+            )
+        return as_linear_part(part)
+
+    def linear_product(self, y: Tensor) -> Tensor:
+        """L y, (batch, n), for the linear part L."""
+        return self.linear.product(y.reshape(-1, *self.shape)).reshape(y.shape)
+
+    def linear_solve(self, r: Tensor, tau: Tensor) -> Tensor:
+        """(I - tau L)^{-1} r, (batch, n), for tau (batch, 1)."""
+        factor = tau.reshape(-1, *(1,) * len(self.shape))
+        return self.linear.solve(r.reshape(-1, *self.shape), factor).reshape(r.shape)
 
     def problem(self, t: Tensor, y: Tensor, tau: Tensor) -> NonlinearProblem:
         """The equation w = y + tau F(t, w), for tau (batch,), to be linearized."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from resolvent.schemes.dense_output import dense_order, dense_weights, largest_error
 from resolvent.schemes.order_conditions import tree_order
 from resolvent.schemes.runge_kutta import RungeKutta
-from resolvent.schemes.tableau import Row, Tableau
+from resolvent.schemes.tableau import AdditiveTableau, Row, Tableau
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,12 @@ class Modes:
 class Method:
     """A Runge-Kutta method with an embedded one: explicit, singly diagonally implicit, or with coupled stages.
 
-    If the embedded method has a weight for the slope at the start, the table here begins with a stage for it.
+    If the embedded method has a weight for the slope at the start, the table here begins with a stage for it. An
+    additive method has a second table, `explicit`, for what is not the linear part of the field.
     """
 
     tableau: Tableau
+    explicit: Tableau | None = None
 
     @cached_property
     def coupled(self) -> bool:
@@ -66,7 +68,8 @@ class Method:
 
     @property
     def implicit(self) -> bool:
-        return self.diagonal != 0
+        """Whether stages are solved for by Newton's method."""
+        return self.diagonal != 0 and self.explicit is None
 
     @property
     def stages(self) -> int:
@@ -86,18 +89,19 @@ class Method:
     def caution(self) -> float:
         """The factor by which the estimate is multiplied to cover dense output: the ratio of the error of dense output
         to the estimated error, if both have the same power of h; at least 1."""
-        order, A = self.error_order, torch.tensor(self.tableau.A, dtype=torch.float64)
-        if dense_order(self.tableau) + 1 != order or order > self.tableau.order:
+        order = self.error_order
+        if dense_order(self.tableau, self.explicit) + 1 != order or order > self.tableau.order:
             return 1.0
         s = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
         inside = (s ** torch.arange(1, len(self.dense) + 1)) @ self.dense
         embedded = torch.tensor([self.tableau.embedded], dtype=torch.float64)
-        return max(1.0, largest_error(A, inside, order) / largest_error(A, embedded, order))
+        errors = [largest_error(self.tableau, self.explicit, weights, order) for weights in (inside, embedded)]
+        return max(1.0, errors[0] / errors[1])
 
     @cached_property
     def keeps_slope(self) -> bool:
         """Whether the last stage has the same slope as the first stage of the next step."""
-        return self.tableau.stiffly_accurate and not any(self.tableau.A[0])
+        return self.tableau.stiffly_accurate and not any(self.tableau.A[0]) and self.explicit is None
 
     @cached_property
     def filtered(self) -> bool:
@@ -118,7 +122,7 @@ class Method:
     @cached_property
     def dense(self) -> Tensor:
         """(degree, stages), the coefficients of the dense output."""
-        return dense_weights(self.tableau)
+        return dense_weights(self.tableau, self.explicit)
 
     @cached_property
     def bends(self) -> tuple[Row, Row]:
@@ -137,6 +141,9 @@ class Method:
 def as_method(scheme: object) -> Method:
     """The method of a table or a scheme. Raises if it cannot adapt its steps."""
     table = scheme.tableau if isinstance(scheme, RungeKutta) else scheme
+    explicit = None
+    if isinstance(table, AdditiveTableau):
+        table, explicit = table.implicit, table.explicit
     if not isinstance(table, Tableau):
         raise ValueError(f'scheme must be a table such as rs.schemes.tableaux.KVAERNO5, or "auto", got {scheme!r}.')
     if not table.embedded:
@@ -151,7 +158,7 @@ def as_method(scheme: object) -> Method:
             f"factorization serves all stages; this one has {tuple(row[i] for i, row in enumerate(table.A))} there. "
             "Of methods with coupled stages, those like RADAU5 are possible."
         )
-    return _made_once(table.with_start)
+    return _made_once(table.with_start, explicit)
 
 
 def _is_collocation(table: Tableau) -> bool:
@@ -164,9 +171,9 @@ def _is_collocation(table: Tableau) -> bool:
 
 
 @cache
-def _made_once(table: Tableau) -> Method:
+def _made_once(table: Tableau, explicit: Tableau | None) -> Method:
     """The method of a table, cached together with its computed properties."""
-    return Method(table)
+    return Method(table, explicit)
 
 
 def _extrapolation(nodes: Row, c: float) -> Row:

@@ -20,7 +20,7 @@ from resolvent.integrate.outputs import Outputs
 from resolvent.integrate.result import Integration, check_policy, report
 from resolvent.schemes import tableaux
 from resolvent.schemes.runge_kutta import RungeKutta
-from resolvent.schemes.tableau import Tableau
+from resolvent.schemes.tableau import AdditiveTableau, Tableau
 
 # Default relative tolerances, well above the rounding of a state and of the field.
 _RTOL = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -30,7 +30,7 @@ def odeint(
     field: Callable[[Any, Tensor], Tensor],
     y0: Tensor,
     times: Any,
-    scheme: str | Tableau | RungeKutta = "auto",
+    scheme: str | Tableau | AdditiveTableau | RungeKutta = "auto",
     rtol: float | None = None,
     atol: float | Tensor | None = None,
     *,
@@ -62,7 +62,8 @@ def odeint(
             integration begins at the first time.
         scheme: a table with embedded weights, such as `rs.schemes.tableaux.KVAERNO5` for stiff fields or
             `rs.schemes.tableaux.TSITOURAS5` for others. "auto" begins with the latter, and switches a sample to the
-            former where it turns out to be stiff.
+            former where it turns out to be stiff. `rs.schemes.tableaux.KENCARP4` is implicit in the `linear_part` that
+            the field declares, and explicit in the rest.
         rtol: relative tolerance; None takes 1e-6 in float64 and 1e-4 in float32.
         atol: absolute tolerance, a number, or a tensor like a sample; None takes rtol / 1000.
         jumps: times at which the field jumps, (count,) or (count, batch), or `rs.integrate.Jumps` to change the state.
@@ -112,6 +113,8 @@ def odeint(
                 f"a scheme with coupled stages needs a matrix, which is not formed here ({flow.size} unknowns): take "
                 "matrix=True, or a diagonally implicit scheme such as rs.schemes.tableaux.KVAERNO5."
             )
+        if any(method.explicit is not None for method in methods):
+            _ = flow.linear  # Raises if the field declares none.
         check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         depends = probe(flow, grid[0], flat)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.integrate.additive import additive_stages, filtered_error
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.coupled import coupled_stages, repeat_coupled
 from resolvent.integrate.flow import Flow
@@ -55,13 +56,19 @@ def attempt(
     table, y = method.tableau, samples.y
     # The known contraction becomes less certain with each step.
     samples.contraction = samples.contraction**0.8
-    make = coupled_stages if method.coupled else _stages
-    increments, states, solved, rate = make(method, flow, tolerance, samples, interval, system, running)
-    end = states[-1] if table.stiffly_accurate else add(y, table.b, increments)
-    error = add(torch.zeros_like(y), method.error, increments)
-    if method.filtered:
-        assert system is not None
-        error = system.filter(error)
+    if method.explicit is not None:
+        h, times = interval.h.to(y.dtype)[:, None], [interval.time(c) for c in table.c]
+        increments = additive_stages(method, flow, times, h, y)
+        end, error = add(y, table.b, increments), filtered_error(method, flow, increments, h)
+        solved, rate = running, torch.zeros_like(y[:, 0])
+    else:
+        make = coupled_stages if method.coupled else _stages
+        increments, states, solved, rate = make(method, flow, tolerance, samples, interval, system, running)
+        end = states[-1] if table.stiffly_accurate else add(y, table.b, increments)
+        error = add(torch.zeros_like(y), method.error, increments)
+        if method.filtered:
+            assert system is not None
+            error = system.filter(error)
     scale = tolerance.scale(torch.maximum(y.abs(), end.abs()))
     estimate = method.caution * tolerance.norm(error, scale)
     trial = Trial(increments, end, estimate, solved, rate)
@@ -181,13 +188,16 @@ def repeat_step(
     later = times
     if point.dt is not None and dh is not None:
         later = [t + point.dt + c * dh for t, c in zip(times, table.c, strict=True)]
+    if method.explicit is not None:
+        increments = additive_stages(method, flow, later, h, y)
+        return torch.stack(increments), add(y, table.b, increments)
     implicit = [i for i, row in enumerate(table.A) if any(row[i:])]
     known_states = [add(y.detach(), table.A[i], list(known)) for i in implicit]
     systems = StageSystems(method, flow, [times[i] for i in implicit], known_states, interval.h)
     if method.coupled:
         found = repeat_coupled(method, flow, later, h, point, known, systems.inverse(0, derivatives), derivatives)
         return found, add(y, table.b, list(found))
-    increments: list[Tensor] = []
+    increments = []
     b = y
     for i, row in enumerate(table.A):
         b = add(y, row[:i], increments)

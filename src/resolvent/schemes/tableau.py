@@ -115,3 +115,34 @@ class Tableau:
     def matrix(self, like: Tensor) -> Tensor:
         """A as a tensor of the dtype and on the device of `like`."""
         return torch.tensor(self.A, dtype=like.dtype, device=like.device)
+
+
+@dataclass(frozen=True)
+class AdditiveTableau:
+    """A pair of tables for fields F(t, y) = L y + N(t, y) with a stiff linear part, for `rs.odeint`:
+
+        W_i = x + h sum_j (a_ij L W_j + a^_ij N(t + c_j h, W_j)),      y = x + h sum_j b_j F(t + c_j h, W_j).
+
+    Arguments:
+        implicit: the table of L, with one number on its diagonal, apart from an explicit first stage.
+        explicit: the table of N, with the same nodes and weights.
+
+    Reference: Kennedy & Carpenter, Additive Runge-Kutta schemes for convection-diffusion-reaction equations, Appl.
+    Numer. Math. 44, 2003.
+    """
+
+    implicit: Tableau
+    explicit: Tableau
+
+    def __post_init__(self) -> None:
+        ours, theirs = self.implicit, self.explicit
+        if not ours.diagonal or not theirs.explicit:
+            raise ValueError("the first table must be diagonally implicit and the second one explicit.")
+        if (ours.b, ours.embedded, ours.order) != (theirs.b, theirs.embedded, theirs.order) or any(
+            abs(c - d) > _ROUNDING for c, d in zip(ours.c, theirs.c, strict=True)
+        ):
+            raise ValueError("both tables must have the same weights, embedded weights, nodes and order.")
+
+    @property
+    def order(self) -> int:
+        return self.implicit.order
