@@ -254,6 +254,7 @@ EXAMPLES: dict[str, Example] = {
     "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "odeint": Example(lambda: integrated("auto")),
     "odeint: implicit, with jumps": Example(lambda: integrated(tableaux.KVAERNO5, jumps=[0.25])),
+    "odeint: with the continuous adjoint": Example(lambda: integrated(tableaux.TSITOURAS5, memory="adjoint")),
     "odeint: with an event": given(
         mlp, lambda x, field: rs.odeint(field, x, [0.0, 0.6], event=lambda t, y: t + 0.1 * y[:, 0] - 0.4).final
     ),

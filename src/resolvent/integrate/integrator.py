@@ -1,5 +1,6 @@
 """The integration of a batch: runs of one method between two jumps, and their replays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +29,7 @@ class Integrator:
         graph: whether the steps are repeated with a graph.
         checkpoint: whether that graph is recomputed in the backward pass.
         derivatives: how many are exact.
+        observe: called with the method and the accepted steps of every round; None if nobody wants to know.
         status, accepted, attempts: (batch,), of all samples so far.
         stops: the samples stopped by an event, and the times of their events, with a graph.
     """
@@ -43,6 +45,7 @@ class Integrator:
     graph: bool
     checkpoint: bool
     derivatives: int
+    observe: Callable[[Method, AcceptedSteps], None] | None = None
     status: Tensor = field(init=False)
     accepted: Tensor = field(init=False)
     attempts: Tensor = field(init=False)
@@ -129,6 +132,8 @@ class Integrator:
         """Makes the steps. Keeps them if they are repeated with a graph, else writes the requested states."""
         kept: list[tuple[AcceptedSteps, Covered]] = []
         for steps in run.rounds(samples):
+            if self.observe is not None:
+                self.observe(run.method, steps)
             end = torch.where(steps.ends, samples.end[steps.sample], steps.interval.t + steps.interval.h)
             end = torch.where(steps.stop.isfinite(), steps.interval.t + steps.stop * steps.interval.h, end)
             covered = self.outputs.cover(steps, end)

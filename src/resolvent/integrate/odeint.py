@@ -11,13 +11,14 @@ from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.problem import full_precision
 from resolvent.fields.arguments import check_callable_field
+from resolvent.integrate.adjoint import ContinuousAdjoint
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.events import Jumps, Watch, spans
 from resolvent.integrate.flow import Flow, check_time, probe, vector_field_of
 from resolvent.integrate.integrator import Integrator
 from resolvent.integrate.method import Method, as_method
 from resolvent.integrate.outputs import Outputs
-from resolvent.integrate.result import Integration, check_policy, report
+from resolvent.integrate.result import Integration, IntegrationStatus, check_policy, report
 from resolvent.schemes import tableaux
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.tableau import AdditiveTableau, Tableau
@@ -72,7 +73,9 @@ def odeint(
             differentiable. It is called like the field, with fewer rows if that is `rowwise`. Two zeros in one step may
             be missed.
         memory: "store" keeps the graph of the accepted steps for the backward pass. "checkpoint" keeps only the states
-            of their stages, and recomputes the graph of each step (first derivatives only).
+            of their stages, and recomputes the graph of each step (first derivatives only). "adjoint" keeps nothing,
+            and integrates the adjoint equation backward in time. Its gradients have the error of that integration, and
+            are wrong or fail where the flow contracts strongly between two output times: it is here for comparison.
         derivatives: how many are exact for implicit methods; each takes one more evaluation of every stage. A
             derivative of higher order raises `DerivativeOrderError`. For explicit methods all are exact.
         matrix: whether implicit methods form and factorize I - h gamma J for each sample, or solve with products by
@@ -94,7 +97,7 @@ def odeint(
     check_callable_field(field)
     _check_state(y0)
     _check_steps(max_steps, min_step, first_step)
-    _check_memory(memory, derivatives)
+    _check_memory(memory, derivatives, jumps is not None or event is not None)
     check_policy(on_failure)
     if matrix not in (None, True, False):
         raise ValueError(f"matrix must be True, False or None, got {matrix!r}.")
@@ -108,19 +111,16 @@ def odeint(
         grid = _as_times(grid, start)
         between = spans(grid, jumps)
         flow = Flow(vector_field_of(frozen, inference), tuple(y0.shape[1:]), matrix)
-        if any(method.coupled for method in methods) and not flow.matrix:
-            raise ValueError(
-                f"a scheme with coupled stages needs a matrix, which is not formed here ({flow.size} unknowns): take "
-                "matrix=True, or a diagonally implicit scheme such as rs.schemes.tableaux.KVAERNO5."
-            )
-        if any(method.explicit is not None for method in methods):
-            _ = flow.linear  # Raises if the field declares none.
+        _check_methods(methods, flow, memory)
         check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         depends = probe(flow, grid[0], flat)
         outputs = Outputs(grid, flat)
         # Tensors that a change or an event closes over may also require a gradient.
         more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)
+        graph = torch.is_grad_enabled() and (
+            more or depends or any(x.requires_grad for x in (grid, between.bounds, flat))
+        )
         integrator = Integrator(
             methods,
             flow,
@@ -130,17 +130,21 @@ def odeint(
             max_steps,
             min_step,
             first_step,
-            graph=torch.is_grad_enabled()
-            and (more or depends or any(x.requires_grad for x in (grid, between.bounds, flat))),
+            graph=graph and memory != "adjoint",
             checkpoint=memory == "checkpoint",
             derivatives=derivatives,
         )
         point = integrator.run(between, flat)
-        states = outputs.states().reshape(len(grid), *y0.shape)
+        states = outputs.states()
+        if graph and memory == "adjoint":
+            done = integrator.status == IntegrationStatus.DONE
+            adjoint = ContinuousAdjoint(methods, flow, tolerance, max_steps, min_step, done)
+            states = adjoint.attach(states, flat, grid)
+            point.y = torch.where(done[:, None], states[-1], point.y)
     rejected = integrator.attempts - integrator.accepted
     result = Integration(
         times=given,
-        states=states,
+        states=states.reshape(len(grid), *y0.shape),
         status=integrator.status,
         accepted=integrator.accepted,
         rejected=rejected,
@@ -219,8 +223,25 @@ def _check_steps(max_steps: object, min_step: object, first_step: object) -> Non
             raise ValueError(f"{name} must be a positive number, or None, got {value!r}.")
 
 
-def _check_memory(memory: object, derivatives: object) -> None:
+def _check_memory(memory: object, derivatives: object, interrupted: bool) -> None:
     if not isinstance(derivatives, int) or isinstance(derivatives, bool) or derivatives < 1:
         raise ValueError(f"derivatives counts those that are exact and must be 1 or more, got {derivatives!r}.")
-    if memory not in ("store", "checkpoint"):
-        raise ValueError(f"memory must be 'store' or 'checkpoint', got {memory!r}.")
+    if memory not in ("store", "checkpoint", "adjoint"):
+        raise ValueError(f"memory must be 'store', 'checkpoint' or 'adjoint', got {memory!r}.")
+    if memory == "adjoint" and (interrupted or derivatives > 1):
+        raise ValueError(
+            "memory='adjoint' takes neither jumps nor events, and has first derivatives only: take 'store' or "
+            "'checkpoint', whose gradients are exact."
+        )
+
+
+def _check_methods(methods: tuple[Method, ...], flow: Flow, memory: str) -> None:
+    if any(method.coupled for method in methods) and not flow.matrix:
+        raise ValueError(
+            f"a scheme with coupled stages needs a matrix, which is not formed here ({flow.size} unknowns): take "
+            "matrix=True, or a diagonally implicit scheme such as rs.schemes.tableaux.KVAERNO5."
+        )
+    if any(method.explicit is not None for method in methods):
+        _ = flow.linear  # Raises if the field declares none.
+        if memory == "adjoint":
+            raise ValueError("memory='adjoint' takes no additive scheme: take 'store' or 'checkpoint'.")
