@@ -25,8 +25,14 @@ def problem(rowwise: bool) -> tuple[Any, tuple[Tensor, ...]]:
     return field, (leaf, y0, times)
 
 
-@pytest.mark.parametrize("rowwise", [True, False])
-@pytest.mark.parametrize("name", ["TSITOURAS5", "KVAERNO5"])
+@pytest.mark.parametrize(
+    ("name", "rowwise"),
+    [
+        ("TSITOURAS5", True),
+        ("TSITOURAS5", False),
+        *(pytest.param("KVAERNO5", r, marks=pytest.mark.slow) for r in (True, False)),
+    ],
+)
 def test_close_to_exact_gradients_for_a_tight_tolerance(name: str, rowwise: bool) -> None:
     field, inputs = problem(rowwise)
     weights, found = torch.randn(4, 3, 2), []
@@ -65,6 +71,7 @@ def test_spans_of_samples_backward_in_time_and_other_shapes() -> None:
         torch.testing.assert_close(g, exact, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_fails_loudly_where_the_flow_contracts_and_exact_gradients_do_not() -> None:
     rate = torch.tensor(50.0, requires_grad=True)
 
