@@ -41,8 +41,9 @@ class Flow:
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
         """F, (batch, n)."""
         self.evaluations += 1
-        state = y.reshape(-1, *self.shape)
-        image = self.field(t.to(y.dtype), state)
+        flat = len(self.shape) == 1
+        state = y if flat else y.reshape(-1, *self.shape)
+        image = self.field.call(t if t.dtype == y.dtype else t.to(y.dtype), state)
         if not isinstance(image, Tensor) or image.shape != state.shape:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             raise ValueError(
@@ -54,7 +55,7 @@ class Flow:
                 f"field must keep the dtype of the state: it took {y.dtype} and gave {image.dtype}. Convert its "
                 "parameters, or y0, so that they agree."
             )
-        return image.reshape(y.shape)
+        return image if flat else image.reshape(y.shape)
 
     def at_stages(self, times: list[Tensor], states: Tensor) -> Tensor:
         """F at all stages, (batch, stages, n), for times (batch,) each and states (batch, stages, n)."""

@@ -111,6 +111,8 @@ class Integrator:
             run = Run(method, self.flow, self.tolerance, self.max_steps, self.min_step, jump_before, jump_after)
             run.detect = method is not self.methods[-1]
             run.look = None if self.watch is None else self.watch.look
+            if not self.graph and self.watch is None and self.observe is None:
+                run.wanted = self.outputs.reaches
             rounds = self._rounds(run, samples)
             self.accepted, self.attempts = self.accepted + samples.accepted, samples.attempts
             if self.graph:

@@ -92,7 +92,7 @@ def _stages(
     table, y = method.tableau, samples.y
     h = interval.h.to(y.dtype)[:, None]
     newton, scale = SimplifiedNewton(tolerance, tolerance.newton(y.dtype)), tolerance.scale(y)
-    increments: list[Tensor] = []
+    tau, increments = method.diagonal * h, list[Tensor]()
     solved, rate, states = wanted, torch.zeros_like(y[:, 0]), [y]
     for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
         b, t = add(y, row[:i], increments), interval.time(c)
@@ -101,7 +101,7 @@ def _stages(
             increments.append(h * slope)
         else:
             assert system is not None
-            tau, guess = row[i] * h, row[i] * _guess(method, i, increments, h, samples)
+            guess = row[i] * _guess(method, i, increments, h, samples)
             stage = newton.solve(_stage_equation(flow, t, b, tau), guess, scale, system, samples, solved)
             increments.append(stage.increment / row[i])
             solved, rate = stage.converged, torch.maximum(rate, stage.rate)
