@@ -157,7 +157,7 @@ PROBLEMS = {
     ),
     "van der Pol, mu = 1e3": Problem(van_der_pol(1e3), (2.0, 0.0), 2000.0, 1e-9, (1.706167732170, -8.928097010248e-4)),
     "van der Pol, eps = 1e-6": Problem(
-        van_der_pol_in_slow_time(1e-6), (2.0, -0.66), 2.0, 1e-9, (1.706167732170469, -0.8928097010248)
+        van_der_pol_in_slow_time(1e-6), (2.0, 0.0), 2.0, 1e-9, (1.706167732170483, -0.8928097010247975)
     ),
     "Oregonator": Problem(oregonator, (1.0, 2.0, 3.0), 360.0, 1e-9, (1.000814870319, 1228.178521550, 132.0554942847)),
     "HIRES": Problem(
