@@ -6,6 +6,7 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
+from resolvent.fields.one_sided import OneSided
 from resolvent.fields.partitioned import Partitioned
 from resolvent.fields.piecewise import Piecewise
 from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian
@@ -20,6 +21,7 @@ __all__ = [
     "Field",
     "GradientFlow",
     "Hamiltonian",
+    "OneSided",
     "Partitioned",
     "Piecewise",
     "Sin",
