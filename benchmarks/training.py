@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import resolvent as rs
 import runs
 
-BATCH, FULL_BATCH = 64, 256
+FULL_BATCH = 256
 # The loss of weights for which a layer has no solution. Finite: torch's line search interpolates.
 WORST = 1e6
 
@@ -47,13 +47,15 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two blocks of attention and perceptron, every branch an implicit layer; the quarters of a digit are its tokens."""
+    """Two blocks of attention and perceptron, every branch an implicit layer; the quarters of a digit are its tokens.
+
+    The four branches have the usual factor 1 / sqrt(4), here the horizon."""
 
     def __init__(self, theta: float, width: int = 16) -> None:
         super().__init__()
         self.embed, self.position = nn.Linear(16, width), nn.Parameter(0.1 * torch.randn(4, width))
         branches = [branch for _ in range(2) for branch in (Attention(width), _perceptron(width))]
-        self.layers = nn.Sequential(*(rs.ThetaBlock(rs.Autonomous(f), theta, 1, 1.0) for f in branches))
+        self.layers = nn.Sequential(*(rs.ThetaBlock(rs.Autonomous(f), theta, 1, 0.5) for f in branches))
         self.out = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,6 +106,7 @@ class Task:
     data: Callable[[int], tuple[Tensor, Tensor]]
     epochs: int
     learning_rate: float
+    batch: int = 64
     iterations: int = 40
     thetas: tuple[float, ...] = (0.0, 0.5, 1.0)
 
@@ -122,7 +125,7 @@ TASKS = {
     "moons": Task(moons_net, moons, 30, 1e-2),
     "digits": Task(digits_net, digits, 15, 1e-2),
     "equilibrium": Task(Equilibrium, digits, 10, 1e-2, thetas=(0.0, 1.0)),
-    "transformer": Task(Transformer, digits, 15, 3e-3, iterations=100),
+    "transformer": Task(Transformer, digits, 15, 5e-3, batch=128, iterations=80),
 }
 OPTIMIZERS = ("adam", "l-bfgs")
 
@@ -167,7 +170,7 @@ def _observe(network: nn.Module) -> Count:
 def _adam(network: nn.Module, x: Tensor, y: Tensor, task: Task) -> float:
     optimizer = torch.optim.Adam(network.parameters(), lr=task.learning_rate)
     for _ in range(task.epochs):
-        for rows in torch.randperm(len(x)).split(BATCH):
+        for rows in torch.randperm(len(x)).split(task.batch):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
             loss.backward()
