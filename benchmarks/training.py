@@ -49,18 +49,21 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     """Two blocks of attention and perceptron, every branch an implicit layer; the quarters of a digit are its tokens.
 
-    The four branches have the usual factor 1 / sqrt(4), here the horizon."""
+    Embeddings are multiplied by sqrt(width), as usual: the slopes of a layer norm are inverse to the size of its input.
+    """
 
     def __init__(self, theta: float, width: int = 16) -> None:
         super().__init__()
         self.embed, self.position = nn.Linear(16, width), nn.Parameter(0.1 * torch.randn(4, width))
         branches = [branch for _ in range(2) for branch in (Attention(width), _perceptron(width))]
-        self.layers = nn.Sequential(*(rs.ThetaBlock(rs.Autonomous(f), theta, 1, 0.5) for f in branches))
+        self.layers = nn.Sequential(*(rs.ThetaBlock(rs.Autonomous(f), theta, 1, 1.0) for f in branches))
         self.out = nn.Linear(width, 10)
+        self.scale = width**0.5
 
     def forward(self, x: Tensor) -> Tensor:
         quarters = x.reshape(-1, 2, 4, 2, 4).transpose(2, 3).reshape(-1, 4, 16)
-        return self.out(self.layers(self.embed(quarters) + self.position).mean(1))
+        tokens = self.scale * self.embed(quarters) + self.position
+        return self.out(self.layers(tokens).mean(1))
 
 
 def _perceptron(width: int) -> nn.Module:
@@ -125,7 +128,7 @@ TASKS = {
     "moons": Task(moons_net, moons, 30, 1e-2),
     "digits": Task(digits_net, digits, 15, 1e-2),
     "equilibrium": Task(Equilibrium, digits, 10, 1e-2, thetas=(0.0, 1.0)),
-    "transformer": Task(Transformer, digits, 15, 5e-3, batch=128, iterations=80),
+    "transformer": Task(Transformer, digits, 15, 5e-3, batch=128, iterations=60),
 }
 OPTIMIZERS = ("adam", "l-bfgs")
 

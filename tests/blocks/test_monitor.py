@@ -18,7 +18,9 @@ class _Square(nn.Module):
 
 
 def model() -> nn.Sequential:
-    return nn.Sequential(rs.ThetaBlock(rs.fields.MLP(2, 4, 1), 1.0, 3), nn.Tanh(), rs.ThetaBlock(rs.fields.MLP(2, 4, 1)))
+    return nn.Sequential(
+        rs.ThetaBlock(rs.fields.MLP(2, 4, 1), 1.0, 3), nn.Tanh(), rs.ThetaBlock(rs.fields.MLP(2, 4, 1))
+    )
 
 
 def test_both_directions_of_every_block_are_recorded():

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from seeding import shifted
 from torch import nn
 
 import resolvent as rs
 from resolvent.fields import OneSided
+from seeding import shifted
 
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 7), (4,)),

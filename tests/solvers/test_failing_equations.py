@@ -1,7 +1,8 @@
 """Equations at which Newton's method was caught in real trainings.
 
 Four are from two moons, five layers in the plane with theta = 1 and free fields; four from an equilibrium model
-z = tanh(W z + u + c) on digits; two from the perceptron branch of a transformer. Each has the weights of that moment. They were recorded in float32.
+z = tanh(W z + u + c) on digits; two from the perceptron branch of a transformer.
+Each has the weights of that moment. They were recorded in float32.
 """
 
 from collections.abc import Callable

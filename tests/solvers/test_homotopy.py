@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from seeding import shifted
 
 import resolvent as rs
 from resolvent.solvers import Homotopy
+from seeding import shifted
 
 # w = b + 2w - w^3 is w^3 - w = b, which has one solution for |b| > 0.385.
 B = 0.4

@@ -9,6 +9,7 @@ from typing import Self
 from torch import nn
 
 from resolvent.blocks.block import Block
+from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution
 
@@ -35,6 +36,8 @@ class SolveRecord:
     evaluations: int = 0
 
     def add(self, solution: Solution) -> None:
+        """Adds a solve."""
+        refuse_transforms("SolveRecord")
         count = solution.status.numel()
         if count == 0:
             return
@@ -70,7 +73,9 @@ class Monitor:
     def __init__(self, model: nn.Module) -> None:
         self._blocks = {name: block for name, block in model.named_modules() if isinstance(block, Block)}
         if not self._blocks:
-            raise ValueError(f"{type(model).__name__} contains no block such as rs.ThetaBlock: nothing is solved in it.")
+            raise ValueError(
+                f"{type(model).__name__} contains no block such as rs.ThetaBlock: nothing is solved in it."
+            )
         self._before: dict[str, SolveOptions] = {}
         self.records: dict[tuple[str, str], SolveRecord] = {}
 

@@ -12,6 +12,8 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.chain import has_hooks
 from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
 
 class OneSided(Field):
     """A perceptron with one hidden layer whose one-sided Lipschitz constant is at most `high`, for any weights.
@@ -33,7 +35,7 @@ class OneSided(Field):
         layer: K and b, such as nn.Linear(dim, width) or nn.Conv2d(channels, width, 3, padding=1). Its initial weights
             are kept; those of Q are drawn in the same way.
         high: the limit, above 0.
-        activation: s, non-decreasing; Softplus by default. It is divided by its largest slope if that exceeds 1.
+        activation: s, non-decreasing; Softplus(beta=4) by default. It is divided by its largest slope, if above 1.
         input_shape: shape of one sample, without the batch; a Linear layer needs none.
         scale: initial value of the entries of L.
         slopes: smallest and largest slope of an unknown activation.
@@ -48,7 +50,7 @@ class OneSided(Field):
 
     def __init__(
         self,
-        layer: nn.Module,
+        layer: Layer,
         high: float,
         activation: nn.Module | None = None,
         *,
@@ -62,9 +64,9 @@ class OneSided(Field):
             raise ValueError(f"high must be a positive number, got {high}")
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale must be a positive number, got {scale}")
-        if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        if not isinstance(layer, Layer):
             raise ValueError(f"layer must be a Linear or a Conv1d, Conv2d or Conv3d layer, got {layer!r}")
-        self.activation = nonexpansive(nn.Softplus() if activation is None else activation, slopes)
+        self.activation = nonexpansive(nn.Softplus(beta=4.0) if activation is None else activation, slopes)
         lowest = slopes_of(self.activation).low
         if lowest < 0:
             raise ValueError(
@@ -87,7 +89,6 @@ class OneSided(Field):
     def _outer(self) -> Tensor:
         """L K - 2 sqrt(high) L^(1/2) Q, of the shape of the layer's weight."""
         K, Q = self.layer.weight, self.mixing.weight
-        assert isinstance(K, Tensor) and isinstance(Q, Tensor)
         root = torch.exp(self.log_scale / 2).reshape(-1, *[1] * (K.dim() - 1))
         return root * (root * K - 2 * math.sqrt(self.high) * Q)
 
@@ -100,7 +101,6 @@ class OneSided(Field):
     @torch.no_grad()
     def _value_and_jacobian(self, t: Time, y: Tensor) -> tuple[Tensor, Tensor]:
         K, outer = self.layer.weight, self._outer()
-        assert isinstance(K, Tensor)
         x = self.layer(y)
         hidden = self.activation(x)
         derivative = derivative_of(self.activation)
@@ -119,11 +119,9 @@ class OneSided(Field):
         return f"high={self.high:.4g}"
 
 
-def _drawn_again(layer: nn.Module) -> nn.Module:
+def _drawn_again(layer: Layer) -> Layer:
     """A layer of the same kind without bias, with new weights."""
     copied = copy.deepcopy(layer)
     copied.register_parameter("bias", None)
-    reset = copied.reset_parameters
-    assert callable(reset)
-    reset()
+    copied.reset_parameters()
     return copied

@@ -10,6 +10,7 @@ from resolvent.equation.matrix import Dense
 from resolvent.equation.norms import flat, per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.solver import State
+from resolvent.equation.torch_func import all_true
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # The arc length of the first step and of the longest one; the whole way has at least the length 1.
@@ -71,9 +72,9 @@ class Homotopy(NonlinearSolver):
         last = arrived | (state.part + state.length * rise >= 1)
         arc = torch.where(last, (1 - state.part) / rise, state.length)
         across = torch.where(last[:, None], _upwards(state.tangent), state.tangent)
-        point = torch.cat([flat(state.w) / unit, state.part[:, None]], dim=1)
-        point = torch.where(arrived[:, None], self._newton(problem, state, unit), point + arc[:, None] * state.tangent)
-        point[:, -1] = torch.where(last, 1.0, point[:, -1])
+        point = torch.cat([flat(state.w) / unit, state.part[:, None]], dim=1) + arc[:, None] * state.tangent
+        point = torch.where(arrived[:, None], self._newton(problem, state, unit), point)
+        point = torch.cat([point[:, :-1], torch.where(last, 1.0, point[:, -1])[:, None]], dim=1)
         tangent = state.tangent
         for _ in range(_CORRECTIONS + 1):
             w, s = (point[:, :-1] * unit).reshape(state.w.shape), point[:, -1]
@@ -81,12 +82,11 @@ class Homotopy(NonlinearSolver):
             r = problem.b + per_sample(s, shift) * shift - w
             bordered = _bordered(matrix, flat(shift) / unit, s, across)
             # The first right-hand side gives the correction, the second one the tangent.
-            sides = torch.zeros(*point.shape, 2, dtype=point.dtype, device=point.device)
-            sides[:, :-1, 0], sides[:, -1, 1] = flat(r) / unit, 1.0
-            found, info = torch.linalg.solve_ex(bordered, sides)
+            side = torch.cat([flat(r) / unit, torch.zeros_like(s)[:, None]], dim=1)
+            found, info = torch.linalg.solve_ex(bordered, torch.stack([side, _upwards(side)], dim=2))
             close = rms(r) <= _ON_BRANCH * state.scale
             tangent = found[:, :, 1]
-            if bool((close | ~running).all()):
+            if all_true(close | ~running):
                 break
             point = torch.where((close | (info > 0))[:, None], point, point + found[:, :, 0])
         tangent = tangent / torch.linalg.vector_norm(tangent, dim=1, keepdim=True)
@@ -129,9 +129,7 @@ def _bordered(matrix: Dense, shift: Tensor, s: Tensor, across: Tensor) -> Tensor
 
 def _upwards(tangent: Tensor) -> Tensor:
     """The direction of s."""
-    direction = torch.zeros_like(tangent)
-    direction[:, -1] = 1.0
-    return direction
+    return torch.cat([torch.zeros_like(tangent[:, :-1]), torch.ones_like(tangent[:, -1:])], dim=1)
 
 
 def _unit(scale: Tensor, w: Tensor) -> Tensor:
