@@ -202,9 +202,9 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
-    """Measures residuals again whose squares may underflow, which can happen with no absolute tolerance."""
+    """Measures residuals again whose squares may underflow, where the tolerance is as small as they are."""
     kind = torch.finfo(progress.residual.dtype)
-    tiny = progress.residual <= (kind.tiny / kind.eps) ** 0.5
+    tiny = progress.earned <= (kind.tiny / kind.eps) ** 0.5
     if not any_true(tiny):
         return
     with torch.no_grad():
