@@ -307,7 +307,8 @@ def _scores(task: Task, scores: list[float]) -> str:
 
 
 def _seconds(trainings: list[runs.Found]) -> float:
-    return mean(found["seconds"] for found in trainings if "error" not in found or len(trainings) == 1)
+    finished = [found for found in trainings if "error" not in found]
+    return mean(found["seconds"] for found in finished or trainings)
 
 
 def main() -> None:
