@@ -11,7 +11,7 @@ import resolvent as rs
 from resolvent.integrate.method import as_method
 from resolvent.schemes import AdditiveTableau, tableaux
 from resolvent.schemes.dense_output import dense_order
-from resolvent.schemes.order_conditions import stage_weights, tree_order, trees
+from resolvent.schemes.linear_form import stage_weights, tree_order, trees
 
 TABLES = {"KENCARP3": (3, 2), "KENCARP4": (4, 3)}
 

@@ -9,16 +9,15 @@ from torch import Tensor, nn
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.grid import as_grid, as_start, bracket, ends_of, grid_points, horizon_of_samples
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.pass_ import Pass, Trajectory, hermite
 from resolvent.blocks.strategies import LayerByLayer, Strategy
-from resolvent.blocks.trajectory import Trajectory, hermite
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
-from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.base import check_callable_field
 from resolvent.fields.piecewise import piecewise_parts, right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number

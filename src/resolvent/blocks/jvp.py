@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.block import Block
-from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.pass_ import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.function import as_vector_field
 from resolvent.equation.jacobian import Jacobian

@@ -1,7 +1,8 @@
-"""One pass through a block: the grid, and the steps on it."""
+"""One pass through a block: the grid, the steps on it, and the trajectory that they make."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
@@ -122,3 +123,36 @@ class Pass:
 
 def _names(scheme: Scheme) -> list[str]:
     return [f.name for f in dataclasses.fields(scheme)] if dataclasses.is_dataclass(scheme) else []
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The states of a pass at the grid points.
+
+    Attributes:
+        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have start times or horizons of their own.
+        states: (num_steps + 1, batch, *shape), the input first.
+        solutions: the solves in order. One per step for a theta, multistep or fully implicit scheme, one per stage for
+            a diagonally implicit one, none for an explicit one. If a `ThetaBlock` solves several layers together (see
+            its `mode`), one per group of layers.
+    """
+
+    times: Tensor
+    states: Tensor
+    solutions: tuple[Solution, ...]
+
+    @property
+    def evaluations(self) -> int:
+        """The number of calls of the field by the solves."""
+        return sum(solution.evaluations for solution in self.solutions)
+
+    def __repr__(self) -> str:
+        shape = tuple(self.states.shape)
+        return f"Trajectory({shape}, {len(self.solutions)} solves, {self.evaluations} evaluations)"
+
+
+def hermite(s: Tensor, h: Tensor, ends: tuple[Tensor, Tensor], slopes: tuple[Tensor, Tensor]) -> Tensor:
+    """The cubic with the given values and slopes at the two ends of an interval of length h, at its fraction s."""
+    (x, y), (f, g) = ends, slopes
+    rise = y - x
+    return x + s * rise + s * (1 - s) * ((1 - s) * (h * f - rise) - s * (h * g - rise))

@@ -7,9 +7,9 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
-from resolvent.fields.partitioned import Partitioned
+from resolvent.fields.one_sided import OneSided
 from resolvent.fields.piecewise import Piecewise
-from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian
+from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian, Partitioned
 from resolvent.fields.weights import initialise
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Hamiltonian",
     "LinearPart",
     "MatrixPart",
+    "OneSided",
     "Partitioned",
     "Piecewise",
     "Sin",

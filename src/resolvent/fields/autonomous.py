@@ -7,9 +7,8 @@ from functools import partial
 from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
-from resolvent.fields.arguments import takes
-from resolvent.fields.base import Field, Time
-from resolvent.fields.chain import chain_of, has_hooks, value_and_jacobian
+from resolvent.fields.base import Field, Time, takes
+from resolvent.fields.mlp import chain_of, has_hooks, value_and_jacobian
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.equation.linear_part import LinearPart
-from resolvent.fields.arguments import expect_field
-from resolvent.fields.base import Field, Time
+from resolvent.fields.base import Field, Time, expect_field
 from resolvent.spectral import Disc
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.problem import full_precision
-from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.base import check_callable_field
 from resolvent.integrate.adjoint import ContinuousAdjoint
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.events import Jumps, Watch, spans

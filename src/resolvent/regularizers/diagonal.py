@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.pass_ import Trajectory
 from resolvent.equation.norms import flat
 from resolvent.estimators import Probes, diagonal
 from resolvent.regularizers.points import check_fraction, check_weights, points

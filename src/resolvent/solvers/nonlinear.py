@@ -10,9 +10,8 @@ from resolvent.equation.loop import iterate
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.equation.stopping import Stopping
-from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.linear import DENSE_LIMIT
+from resolvent.solvers.linear import DENSE_LIMIT, DenseLU
 
 
 class NonlinearSolver(Solver):
