@@ -1,6 +1,6 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
+from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, solvers, spectral
 from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
@@ -17,7 +17,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.linear import DenseLU
-from resolvent.solvers.newton import Chord, Newton
+from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
 from resolvent.solvers.pseudo_transient import PseudoTransient
@@ -34,7 +34,6 @@ __all__ = [
     "BiCGStab",
     "Block",
     "Broyden",
-    "Chord",
     "ConjugateGradient",
     "ConvergenceError",
     "DenseLU",
@@ -70,5 +69,6 @@ __all__ = [
     "regularizers",
     "resolve",
     "schemes",
+    "solvers",
     "spectral",
 ]
