@@ -216,6 +216,15 @@ def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
         return block(x)
 
 
+def halves(x: Tensor) -> dict[str, Tensor]:
+    """A state of two tensors of different shapes."""
+    return {"q": x[:, :3], "p": x[:, 3]}
+
+
+def swirl(t: Any, y: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"q": -y["q"].sin() + y["p"][:, None], "p": -y["q"].sum(1)}
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
@@ -228,6 +237,7 @@ EXAMPLES: dict[str, Example] = {
     "ThetaBlock": Example(lambda: passes(block())),
     "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),
     "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
+    "ThetaBlock: states of several tensors": given(lambda: passes(block(swirl)), lambda x, call: call(halves(x))),
     "check_field": given(mlp, lambda x, field: rs.check_field(field, x)),
     "blocks.cuda_graph": given(
         block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
@@ -243,10 +253,14 @@ EXAMPLES: dict[str, Example] = {
     "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "odeint": Example(lambda: integrated("auto")),
     "odeint: implicit, with jumps": Example(lambda: integrated(tableaux.KVAERNO5, jumps=[0.25])),
+    "odeint: states of several tensors": Example(lambda: lambda x: rs.odeint(swirl, halves(x), [0.0, 0.6]).final),
     "odeint: with an event": given(
         mlp, lambda x, field: rs.odeint(field, x, [0.0, 0.6], event=lambda t, y: t + 0.1 * y[:, 0] - 0.4).final
     ),
     "resolve": solving(),
+    "resolve: states of several tensors": Example(
+        lambda: lambda x: solve(halves(x), lambda w: swirl(0.0, w), w0=halves(x.cos()))  # type: ignore[arg-type]
+    ),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())
     ),

@@ -10,6 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
+from resolvent.equation.structure import FlatField, Structured, structure_of
 from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
 from resolvent.schemes.interval import Field, Number
@@ -17,7 +18,7 @@ from resolvent.schemes.interval import Field, Number
 Call = Callable[[Number, Tensor], Tensor]
 
 
-def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
+def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     """Raises a ValueError with the cause if F is not suitable for an implicit layer.
 
     A solver evaluates F many times and treats each sample alone. So F must give the same result each time (no dropout,
@@ -33,10 +34,14 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
 
     Arguments:
         field: F(t, y).
-        x: (batch, *shape), typical states. With a single row only the modules are checked.
+        x: (batch, *shape), typical states, or several such tensors in a structure. With a single row only the modules
+            are checked.
         t: time, a number, a 0-d tensor or (batch,).
     """
     refuse_transforms("check_field")
+    if not isinstance(x, Tensor):
+        structure = structure_of(x, "x")
+        field, x = structure.field(field), structure.flatten(x, "x")
     if isinstance(field, nn.Module):
         refuse_changing_modules(field)
     if len(x) < 2:
@@ -50,8 +55,15 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
         _no_autocast_cache(x),
         frozen_weights(field) as frozen,
     ):
-        for piece in dict.fromkeys(frozen.pieces) if isinstance(frozen, Piecewise) else (frozen,):
+        for piece in _pieces(frozen):
             _check_values(piece, x.detach(), t)
+
+
+def _pieces(field: Field) -> tuple[Field, ...]:
+    """The fields that are evaluated: the pieces of a `Piecewise` field, or the field itself."""
+    if isinstance(field, FlatField):
+        return tuple(field.structure.field(piece) for piece in _pieces(field.field))
+    return tuple(dict.fromkeys(field.pieces)) if isinstance(field, Piecewise) else (field,)
 
 
 def can_check(x: Tensor) -> bool:
@@ -136,6 +148,7 @@ def _differ(expected: Tensor, value: Tensor, scale: Tensor) -> bool:
 
 
 def _name(field: object) -> str:
+    field = field.field if isinstance(field, FlatField) else field
     return getattr(field, "__name__", type(field).__name__)
 
 

@@ -10,6 +10,7 @@ from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
 from resolvent.equation.options import Place, SolveOptions
 from resolvent.equation.solution import Solution
+from resolvent.equation.structure import Structure
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Interval, Number
 from resolvent.schemes.scheme import Carry, Scheme, Step
@@ -34,6 +35,7 @@ class Pass:
         right_end: see `Interval`.
         reuse: whether a solve resumes the solver state of the previous one.
         stores: whether the graph of every layer is kept.
+        structure: of the states, if they consist of several tensors. The field is then one of flat states.
     """
 
     field: Field
@@ -47,6 +49,7 @@ class Pass:
     right_end: float = 1.0
     reuse: bool = False
     stores: bool = True
+    structure: Structure | None = None
 
     @cached_property
     def vector_field(self) -> VectorField:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_map
 
 from resolvent.equation import torch_func
 
@@ -74,7 +75,7 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         yield inputs
         return
     with torch.inference_mode(False), torch.no_grad():
-        yield tuple(map(torch_func.outside_inference, inputs))
+        yield tree_map(torch_func.outside_inference, inputs)
 
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:

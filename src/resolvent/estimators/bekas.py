@@ -1,23 +1,26 @@
 """The diagonal of a Jacobian, by the estimator of Bekas, Kokiopoulou and Saad."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from resolvent.equation.jacobian import Field, Time, field_jacobian
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.estimators.probes import Probes
 
 
 def diagonal(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "rademacher",
     generator: torch.Generator | None = None,
     exact: bool = False,
     detach: bool = True,
-) -> Tensor:
+) -> Any:
     """Estimates the diagonal of the Jacobian J = dF/dy, for each sample.
 
         diag J = (sum of z * J^T z) / (sum of z * z),      elementwise, sums over the probes z
@@ -32,14 +35,16 @@ def diagonal(
         exact: whether to compute the diagonal instead, by one product per entry of a sample.
 
     Returns:
-        (batch, *shape).
+        Like y.
 
     Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
     """
     vectors = Probes(probes, distribution, generator)
     J = field_jacobian(field, t, y, detach)
     if exact:
-        return J.matrix().diagonal(dim1=1, dim2=2).reshape(y.shape)
-    drawn = list(vectors.draw(J.point))
-    products = torch.stack([z * J.transposed_product(z) for z in drawn])
-    return products.sum(0) / torch.stack(drawn).square().sum(0)
+        found = J.matrix().diagonal(dim1=1, dim2=2).reshape(J.point.shape)
+    else:
+        drawn = list(vectors.draw(J.point))
+        products = torch.stack([z * J.transposed_product(z) for z in drawn])
+        found = products.sum(0) / torch.stack(drawn).square().sum(0)
+    return found if isinstance(y, Tensor) else structure_of(y, "y").unflatten(found)

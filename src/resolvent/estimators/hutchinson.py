@@ -5,6 +5,7 @@ from torch import Tensor
 
 from resolvent.equation.jacobian import Field, Time, field_jacobian
 from resolvent.equation.norms import dot
+from resolvent.equation.structure import Structured
 from resolvent.estimators.hutchpp import deflated_trace
 from resolvent.estimators.probes import Probes
 
@@ -12,7 +13,7 @@ from resolvent.estimators.probes import Probes
 def trace(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -31,7 +32,7 @@ def trace(
     Arguments:
         field: F(t, y), or F(y) if t is None. It must treat each sample alone.
         t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
-        y: (batch, *shape).
+        y: (batch, *shape), or several such tensors in a structure.
         probes: the number of vectors z, and of products with J, to average over.
         distribution: of the probes, "gaussian" or "rademacher", see `Probes`.
         generator: of the probes, see `Probes`.
@@ -60,7 +61,7 @@ def trace(
 def frobenius(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -84,7 +85,7 @@ def frobenius(
 def trace_and_frobenius(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -103,7 +104,7 @@ def trace_and_frobenius(
     return _both(field, t, y, Probes(probes, distribution, generator), exact, detach)
 
 
-def _both(field: Field, t: Time, y: Tensor, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
+def _both(field: Field, t: Time, y: Structured, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
     J = field_jacobian(field, t, y, detach)
     if exact:
         matrix = J.matrix()
