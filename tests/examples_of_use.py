@@ -225,6 +225,22 @@ def swirl(t: Any, y: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"q": -y["q"].sin() + y["p"][:, None], "p": -y["q"].sum(1)}
 
 
+def swirled(z: dict[str, Tensor], x: dict[str, Tensor]) -> dict[str, Tensor]:
+    turned = swirl(0.0, z)
+    return {name: x[name] + 0.2 * turned[name] for name in x}
+
+
+class Injected(nn.Module):
+    """A contraction, plus the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(z)) / 2 + x
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
@@ -233,6 +249,13 @@ EXAMPLES: dict[str, Example] = {
     ),
     "Rowwise": Example(
         lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())
+    ),
+    "Equilibrium": given(
+        lambda: rs.Equilibrium(Injected(), stopping=stopping()), lambda x, layer: (layer(x), layer(x, z0=x.cos()))
+    ),
+    "Equilibrium: states of several tensors, started warm": given(
+        lambda: rs.Equilibrium(swirled, stopping=stopping(), warm=3),
+        lambda x, layer: layer(halves(x), samples=torch.arange(3)),
     ),
     "ThetaBlock": Example(lambda: passes(block())),
     "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),

@@ -1,13 +1,13 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
-from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
+from resolvent import analysis, blocks, errors, estimators, fields, models, regularizers, schemes, spectral
+from resolvent.blocks import Block, Equilibrium, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
-from resolvent.errors import ConvergenceError, DerivativeOrderError, ResolventError
+from resolvent.errors import ConvergenceError
 from resolvent.fields.autonomous import Autonomous
 from resolvent.integrate import odeint
 from resolvent.solvers.anderson import Anderson
@@ -38,7 +38,7 @@ __all__ = [
     "ConjugateGradient",
     "ConvergenceError",
     "DenseLU",
-    "DerivativeOrderError",
+    "Equilibrium",
     "Fallback",
     "FixedSteps",
     "GradientDescent",
@@ -51,7 +51,6 @@ __all__ = [
     "OneStepAdjoint",
     "Picard",
     "PseudoTransient",
-    "ResolventError",
     "Rowwise",
     "Solution",
     "Status",
@@ -61,6 +60,7 @@ __all__ = [
     "analysis",
     "blocks",
     "check_field",
+    "errors",
     "estimators",
     "fields",
     "jvp",

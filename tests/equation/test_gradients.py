@@ -100,7 +100,7 @@ def test_third_derivatives_of_order_three() -> None:
         (value,) = torch.autograd.grad(value.sum(), b, create_graph=True)
         (exact,) = torch.autograd.grad(exact.sum(), b, create_graph=True)
         assert (value - exact).abs().item() < 1e-9
-    with pytest.raises(rs.DerivativeOrderError, match="order"):
+    with pytest.raises(rs.errors.DerivativeOrderError, match="order"):
         torch.autograd.grad(value.sum(), b)
 
 
@@ -112,7 +112,7 @@ def test_a_second_derivative_that_was_not_prepared_raises(adjoint: Adjoint) -> N
     for wanted in (b, tau, W):
         value = layer(b, tau, W, adjoint=adjoint)
         (gradient,) = torch.autograd.grad(value.sin().sum(), wanted, create_graph=True)
-        with pytest.raises(rs.DerivativeOrderError, match=r"ImplicitAdjoint\(order=2\)"):
+        with pytest.raises(rs.errors.DerivativeOrderError, match=r"ImplicitAdjoint\(order=2\)"):
             torch.autograd.grad(gradient.sum(), wanted)
 
 
@@ -151,7 +151,7 @@ def test_a_derivative_by_the_cotangent_raises_where_its_derivatives_were_not_pre
         gradient = tangent(*arguments, order=order)
         for _ in range(order - 1):
             (gradient,) = torch.autograd.grad(gradient.sin().sum(), wanted, create_graph=True)
-        with pytest.raises(rs.DerivativeOrderError, match="order=2"):
+        with pytest.raises(rs.errors.DerivativeOrderError, match="order=2"):
             torch.autograd.grad(gradient.sum(), wanted)
 
 

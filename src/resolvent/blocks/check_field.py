@@ -1,12 +1,14 @@
 """`check_field`: checks that a field is a function and treats each sample alone."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_map
 
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
@@ -15,7 +17,7 @@ from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
 from resolvent.schemes.interval import Field, Number
 
-Call = Callable[[Number, Tensor], Tensor]
+Call = Callable[[Any, Tensor], Tensor]
 
 
 def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
@@ -26,7 +28,7 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
 
     Batch norms and dropout in training mode are found among the modules. Everything else is found by values: F is
-    evaluated at x, again with some rows of x replaced by others, and, if `rowwise` is declared, at a single row.
+    evaluated at x, again with some rows of x and t replaced by others, and, if `rowwise` is declared, at a single row.
     Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
     checked one by one. The check does not change random numbers, gradients or normalised weights.
 
@@ -46,17 +48,16 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
         refuse_changing_modules(field)
     if len(x) < 2:
         return
-    # The check must not change the random numbers drawn after it.
-    random_numbers = torch.random.fork_rng([x.device] if x.is_cuda else [])
-    with (
-        outside_inference(x, t) as (x, t),
-        torch.no_grad(),
-        random_numbers,
-        _no_autocast_cache(x),
-        frozen_weights(field) as frozen,
-    ):
+    with outside_inference(x, t) as (x, t), leaving_no_trace(x), frozen_weights(field) as frozen:
         for piece in _pieces(frozen):
-            _check_values(piece, x.detach(), t)
+            check_values(piece, x.detach(), t)
+
+
+@contextmanager
+def leaving_no_trace(x: Tensor) -> Iterator[None]:
+    """For evaluations that must change neither gradients nor the random numbers drawn after them."""
+    with torch.random.fork_rng([x.device] if x.is_cuda else []), torch.no_grad(), _no_autocast_cache(x):
+        yield
 
 
 def _pieces(field: Field) -> tuple[Field, ...]:
@@ -86,19 +87,33 @@ def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = ""
             )
 
 
-def _check_values(field: Call, x: Tensor, t: Number) -> None:
+def check_values(field: Call, x: Tensor, t: Any) -> None:
+    """Raises if values of the field change with the call or with other samples.
+
+    Arguments:
+        field: F(t, y).
+        x: (batch, *shape), typical states.
+        t: the time, or anything else that F depends on; its tensors have one row per sample or no dimension.
+    """
     first = field(t, x)
     if not isinstance(first, Tensor) or first.shape != x.shape:
         return  # The solver raises for that.
     # Rows 1, 3, ... stay; the others, including the first and the last, become copies of row 1, so that a dependence
     # on either is found.
     kept = slice(1, max(2, len(x) - 1), 2)
-    changed = x[1:2].expand_as(x).clone()
-    changed[kept] = x[kept]
+
+    def with_others(part: Any) -> Any:
+        if not isinstance(part, Tensor) or part.dim() == 0:
+            return part
+        changed = part[1:2].expand_as(part).clone()
+        changed[kept] = part[kept]
+        return changed
+
+    changed = with_others(x)
     if torch.equal(changed, x):
         changed += 1
         changed[kept] = x[kept]
-    if _differ(first[kept], field(t, changed)[kept], first):
+    if _differ(first[kept], field(tree_map(with_others, t), changed)[kept], first):
         _refuse(field, repeats=not _differ(first, field(t, x), first))
     if getattr(field, "rowwise", False):
         _check_row_alone(field, x, t, first)
@@ -107,10 +122,10 @@ def _check_values(field: Call, x: Tensor, t: Number) -> None:
 def _refuse(field: Call, repeats: bool) -> None:
     if repeats:
         raise ValueError(
-            f"{_name(field)} couples the samples of a batch: some rows of its result change with other rows of the "
-            "state, as with batch statistics (a mean over the batch, say). An implicit layer solves for each sample "
-            "alone: take statistics over the entries of a sample (LayerNorm, GroupNorm), or running ones (batch norm "
-            "in evaluation mode)."
+            f"{_name(field)} couples the samples of a batch: some rows of its result change with other rows of its "
+            "arguments, as with batch statistics (a mean over the batch, say). An implicit layer solves for each "
+            "sample alone: take statistics over the entries of a sample (LayerNorm, GroupNorm), or running ones "
+            "(batch norm in evaluation mode)."
         )
     raise ValueError(
         f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
@@ -119,10 +134,11 @@ def _refuse(field: Call, repeats: bool) -> None:
     )
 
 
-def _check_row_alone(field: Call, x: Tensor, t: Number, together: Tensor) -> None:
+def _check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor) -> None:
     cause = None
     try:
-        alone = field(t[-1:] if isinstance(t, Tensor) and t.dim() > 0 else t, x[-1:])
+        last = tree_map(lambda part: part[-1:] if isinstance(part, Tensor) and part.dim() > 0 else part, t)
+        alone = field(last, x[-1:])
         if alone.shape == x[-1:].shape and not _differ(together[-1:], alone, together):
             return
     except (RuntimeError, ValueError, IndexError) as error:
