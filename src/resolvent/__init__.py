@@ -14,9 +14,9 @@ from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.auto import Auto, Fallback
 from resolvent.solvers.bicgstab import BiCGStab
 from resolvent.solvers.broyden import Broyden
-from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.linear import DenseLU
 from resolvent.solvers.newton import Chord, Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard

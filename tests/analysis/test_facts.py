@@ -79,7 +79,7 @@ def test_order_of_a_composition() -> None:
 
 
 def test_number_of_rooted_trees() -> None:
-    from resolvent.schemes.order_conditions import trees
+    from resolvent.schemes.linear_form import trees
 
     assert [len(trees(n)) for n in range(1, 7)] == [1, 1, 2, 4, 9, 20]
     assert [len(trees(n, 2)) for n in range(1, 5)] == [2, 4, 14, 52]

@@ -8,7 +8,7 @@ import resolvent as rs
 from resolvent.integrate.method import as_method
 from resolvent.schemes import RungeKutta, Tableau, tableaux
 from resolvent.schemes.dense_output import dense_order, dense_weights
-from resolvent.schemes.order_conditions import stage_weights, tree_order, trees
+from resolvent.schemes.linear_form import stage_weights, tree_order, trees
 
 TABLES = {name: table for name, table in vars(tableaux).items() if isinstance(table, Tableau) and table.embedded}
 EMBEDDED = {

@@ -6,12 +6,14 @@ from resolvent.analysis.growth import amplification, is_stable, linear_form, sta
 from resolvent.analysis.krylov import extreme_eigenvalues
 from resolvent.analysis.layer_report import LayerReport
 from resolvent.analysis.lipschitz import certified_radius, lipschitz_bound, theta_lipschitz
-from resolvent.analysis.oscillator import OSCILLATOR_SCHEMES, oscillator_eigenvalues, oscillator_matrix
 from resolvent.analysis.sensitivity import local_lipschitz
 from resolvent.analysis.spectra import jacobian_spectrum, numerical_range, one_sided_lipschitz
 from resolvent.analysis.spectrum_file import Spectrum, load_spectrum
 from resolvent.analysis.stability import (
+    OSCILLATOR_SCHEMES,
     multistep_roots,
+    oscillator_eigenvalues,
+    oscillator_matrix,
     runge_kutta_stability,
     theta_stability,
     theta_stability_inverse,

@@ -13,11 +13,11 @@ from resolvent.blocks.memory import Memory as Memory
 from resolvent.blocks.memory import Reversible as Reversible
 from resolvent.blocks.memory import Store as Store
 from resolvent.blocks.pass_ import Pass as Pass
+from resolvent.blocks.pass_ import Trajectory as Trajectory
 from resolvent.blocks.solved_with import solved_with as solved_with
 from resolvent.blocks.strategies import AllTogether as AllTogether
 from resolvent.blocks.strategies import Compiled as Compiled
 from resolvent.blocks.strategies import LayerByLayer as LayerByLayer
 from resolvent.blocks.strategies import Strategy as Strategy
 from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
-from resolvent.blocks.trajectory import Trajectory as Trajectory
 from resolvent.blocks.weights import frozen_weights as frozen_weights

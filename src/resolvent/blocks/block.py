@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.pass_ import Pass, Trajectory, bracket, hermite
 from resolvent.blocks.strategies import LayerByLayer, Strategy
-from resolvent.blocks.trajectory import Trajectory, bracket, hermite
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy
@@ -20,7 +19,7 @@ from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.structure import Structured, structure_of
-from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.base import check_callable_field
 from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number

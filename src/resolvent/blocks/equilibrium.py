@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,18 +78,16 @@ class Equilibrium(nn.Module):
                 f"z0 must be a function of the inputs, or None, got {describe(z0)}: give a state to a call, as in "
                 "layer(x, z0=state)."
             )
-        if rowwise is not None and not isinstance(rowwise, bool):
-            raise ValueError(f"rowwise must be True, False or None, got {rowwise!r}.")
         self.f, self.z0 = f, z0
         self.options = solve_options(solver, stopping, adjoint, on_failure)
-        self._rowwise = rowwise
-        self._proof = SamplesAlone(f) if rowwise is None else None
+        self._declared = rowwise is not None
+        self._samples_alone = SamplesAlone(f, rowwise)
         self.warm = None if warm is None else WarmStart(warm)
 
     @property
     def rowwise(self) -> bool:
         """Whether f is known to treat each sample alone and all alike."""
-        return bool(self._rowwise) if self._proof is None else self._proof.holds_for(self.f)
+        return self._samples_alone.holds_for(self.f, cast(nn.Module, self.f))
 
     def forward(self, *inputs: Any, z0: Structured | None = None, samples: Tensor | None = None) -> Structured:
         """The equilibrium.
@@ -141,7 +139,7 @@ class Equilibrium(nn.Module):
                 )
 
         # An input with fewer dimensions than z may meet other samples where they broadcast: the proof does not see it.
-        rowwise = self.rowwise and (self._proof is None or all(leaves[i].dim() == z.dim() for i in at))
+        rowwise = self.rowwise and (self._declared or all(leaves[i].dim() == z.dim() for i in at))
 
         def call(z: Any, *tensors: Tensor) -> Any:
             mine = leaves.copy()

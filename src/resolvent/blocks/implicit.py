@@ -87,12 +87,11 @@ class ResidualBranch(Field):
     def __init__(self, module: nn.Module, rowwise: bool | None = None) -> None:
         super().__init__()
         self.module = module
-        self._rowwise = rowwise
-        self._proof = SamplesAlone(module) if rowwise is None else None
+        self._samples_alone = SamplesAlone(module, rowwise)
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        return bool(self._rowwise) if self._proof is None else self._proof.holds_for(self.module)
+        return self._samples_alone.holds_for(self.module, self)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         image: Tensor = self.module(y)

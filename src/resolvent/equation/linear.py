@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.linearization import Linearization
+from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_linear_part
 from resolvent.equation.solution import Work
@@ -105,11 +106,6 @@ class ErrorEquation:
         """The system of A, or of its transpose, with another right-hand side."""
         return LinearProblem(right, self.linearization, self.transposed != transposed)
 
-    def dense_bound(self) -> Tensor:
-        """(|r| + rounding) / (the smallest singular value of A), (batch,); infinite where A is not finite."""
-        least = _singular_values(self.linearization.matrix().dense())[:, -1]
-        return ((rms(self.r) + self.rounding).double() / least).to(self.r.dtype)
-
 
 def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> ErrorEquation:
     """The equation for the error of w. The rounding error of its right-hand side is about eps (1 + |A|) |w|."""
@@ -125,18 +121,16 @@ def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> Erro
     return ErrorEquation(linearization, r, transposed, rounding)
 
 
-def error_bound(matrix: Tensor, residual: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
-    """(|r| + rounding) / (the smallest singular value of A), (batch,), for matrices A (batch, n, n), residuals |r| and
-    sizes |w|, (batch,)."""
-    values = _singular_values(matrix)
+def error_bound(matrix: Matrix, residual: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
+    """(|r| + rounding) / (the smallest singular value of A), (batch,), for residuals |r| and sizes |w|, (batch,).
+
+    Infinite where A is singular or not finite.
+    """
+    entries = matrix.dense()
+    finite = entries.isfinite().flatten(1).all(1)
+    values = torch.linalg.svdvals(torch.where(finite[:, None, None], entries, 0.0).double())
     rounding = _ROUNDINGS * torch.finfo(precision).eps * (1 + values[:, 0]) * size
     return ((residual + rounding) / values[:, -1]).to(residual.dtype)
-
-
-def _singular_values(matrix: Tensor) -> Tensor:
-    """In double precision, (batch, n), the largest first; zero where a matrix is not finite."""
-    finite = matrix.isfinite().flatten(1).all(1)
-    return torch.linalg.svdvals(torch.where(finite[:, None, None], matrix, 0.0).double())
 
 
 def transpose(linear_map: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,7 @@
 """The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -145,7 +146,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             point = w.detach().requires_grad_()
             image = problem.call(point, problem.function)
         problem.work.vjps += problem.size
-        return image.detach(), _by_rows(problem, point, image)
+        return image.detach(), _dense(problem, from_rows(partial(gradient, image, point), point))
     mix, rows = problem.function.mix, w if problem.function.mix is None else w.flatten(0, 1)
     function = problem.function if mix is None else problem.function.single_rows
     known = function.value_and_jacobian
@@ -164,20 +165,12 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     if mix is not None:
         matrix = coupled_matrix(mix, jacobian, problem.tau, problem.function.triangular)
         return mixed(mix, image.reshape(w.shape)), matrix
-    identity = torch.eye(jacobian.shape[1], dtype=w.dtype, device=w.device)
+    return image, _dense(problem, jacobian)
+
+
+def _dense(problem: NonlinearProblem, jacobian: Tensor) -> Dense:
+    """I - tau F'(w)."""
+    identity = torch.eye(jacobian.shape[1], dtype=jacobian.dtype, device=jacobian.device)
     if isinstance(problem.tau, Tensor):
-        return image, Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
-    return image, Dense(torch.sub(identity, jacobian, alpha=problem.tau))
-
-
-def _by_rows(problem: NonlinearProblem, point: Tensor, image: Tensor) -> Dense:
-    """A, by a backward pass through F for each row."""
-    batch, shape = point.shape[0], point.shape[1:]
-    identity = torch.eye(problem.size, dtype=point.dtype, device=point.device)
-    if not image.requires_grad:
-        return Dense(identity.expand(batch, -1, -1))
-    units = identity.reshape(-1, 1, *shape).expand(-1, batch, *shape)
-    rows = [torch.autograd.grad(image, point, e, retain_graph=True, materialize_grads=True)[0] for e in units]
-    jacobian = torch.stack(rows, dim=1).reshape(batch, problem.size, problem.size)
-    tau = problem.tau.reshape(-1, 1, 1) if isinstance(problem.tau, Tensor) else problem.tau
-    return Dense(identity - tau * jacobian)
+        return Dense(identity - problem.tau.reshape(-1, 1, 1) * jacobian)
+    return Dense(torch.sub(identity, jacobian, alpha=problem.tau))

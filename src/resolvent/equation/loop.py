@@ -114,7 +114,7 @@ def iterate(
         if solver.estimates:
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
         matrix = last.matrix if last is not None and solver.monotone else None
-        _second_opinion(problem, solver, convergence, progress, w, first, matrix)
+        _verify(problem, solver, convergence, progress, w, first, matrix)
     if isinstance(problem, NonlinearProblem) and not stopping.fixed and stopping.absolute(problem.precision) == 0:
         _refuse_underflow(problem, stopping.relative(problem.precision), progress)
     return progress, last
@@ -126,7 +126,7 @@ def _may_compact(problem: Problem, w: Tensor) -> bool:
     return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
 
 
-def _second_opinion(
+def _verify(
     problem: Problem,
     solver: Solver,
     convergence: Convergence,
@@ -149,22 +149,26 @@ def _second_opinion(
         if any_true(far):
             with torch.no_grad():
                 error = _error(problem, solver, progress, far, matrix)
-            _send_home(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), w, first)
+            _reset(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), w, first)
 
 
 def _error(problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None) -> Tensor:
     """(batch,), the error that follows from the residual, for the samples `far` from the start."""
     assert isinstance(problem, NonlinearProblem | LinearProblem)
-    if matrix is not None and not transforming():
-        rows = far.nonzero().squeeze(1)
-        part = matrix.take(rows).dense()
-        bound = error_bound(part, progress.residual[rows], rms(progress.value[rows]), problem.precision)
-        return torch.zeros_like(progress.residual).index_copy(0, rows, bound)
-    equation = error_equation(problem, progress.value)
-    return equation.dense_bound() if problem.size <= _MOST_DENSE_UNKNOWNS else _estimated_error(equation, solver)
+    if matrix is None:
+        equation = error_equation(problem, progress.value)
+        if problem.size > _MOST_DENSE_UNKNOWNS:
+            return _estimated_error(equation, solver)
+        matrix = equation.linearization.matrix()
+    residual, size = progress.residual, rms(progress.value)
+    if transforming():
+        return error_bound(matrix, residual, size, problem.precision)
+    rows = far.nonzero().squeeze(1)
+    bound = error_bound(matrix.take(rows), residual[rows], size[rows], problem.precision)
+    return torch.zeros_like(residual).index_copy(0, rows, bound)
 
 
-def _send_home(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, first: Tensor) -> None:
+def _reset(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, first: Tensor) -> None:
     """Marks the samples `lost` as diverged and resets them to the start: w, with the residuals `first`."""
     progress.value = select(~lost, progress.value, w)
     progress.residual = torch.where(lost, first, progress.residual)

@@ -6,9 +6,8 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
-from resolvent.fields.partitioned import Partitioned
 from resolvent.fields.piecewise import Piecewise
-from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian
+from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian, Partitioned
 from resolvent.fields.weights import initialise
 
 __all__ = [

@@ -6,9 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from resolvent.fields.arguments import takes
-from resolvent.fields.base import Field, Time
-from resolvent.fields.chain import chain_of, has_hooks, value_and_jacobian
+from resolvent.fields.base import Field, Time, takes
+from resolvent.fields.mlp import chain_of, has_hooks, value_and_jacobian
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 
@@ -49,11 +48,8 @@ class Autonomous(Field):
             raise ValueError(f"module is called with y alone, but {name} is a field already: use it directly.")
         if lipschitz is not None and not (math.isfinite(lipschitz) and lipschitz >= 0):
             raise ValueError(f"lipschitz must be a finite number >= 0, got {lipschitz}")
-        if rowwise is not None and not isinstance(rowwise, bool):
-            raise ValueError(f"rowwise must be True, False or None, got {rowwise!r}.")
         self.module = module
-        self._rowwise = rowwise
-        self._proof = SamplesAlone(module) if rowwise is None else None
+        self._samples_alone = SamplesAlone(module, rowwise)
         self.bound = lipschitz
         self.shape = None if shape is None else tuple(shape)
         self._linear_part: float | Tensor | None
@@ -68,9 +64,7 @@ class Autonomous(Field):
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        if self._proof is None:
-            return bool(self._rowwise)
-        return not has_hooks(self) and self._proof.holds_for(self.module)
+        return self._samples_alone.holds_for(self.module, self)
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:

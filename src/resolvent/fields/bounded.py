@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields.arguments import expect_field
-from resolvent.fields.base import Field, Time
+from resolvent.fields.base import Field, Time, expect_field
 from resolvent.spectral import Disc
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from resolvent.fields.arguments import expect_field
-from resolvent.fields.base import Field, Time
+from resolvent.fields.base import Field, Time, expect_field
 from resolvent.spectral import Disc
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from resolvent.fields.activations import is_activation
-from resolvent.fields.chain import has_hooks
+from resolvent.fields.mlp import has_hooks
 
 # Modules that act on each sample alone; the last four kinds only under a condition.
 _LAYERS = (
@@ -53,16 +53,23 @@ class SamplesAlone:
 
     Arguments:
         module: F. For a module that cannot be traced, or a function, nothing is proved.
+        declared: what the user says, True or False, which is then believed; None asks for the proof.
     """
 
-    def __init__(self, module: object) -> None:
+    def __init__(self, module: object, declared: bool | None = None) -> None:
+        if declared is not None and not isinstance(declared, bool):
+            raise ValueError(f"rowwise must be True, False or None, got {declared!r}.")
+        self._declared = declared
         self._leaves: dict[str, type[nn.Module]] | None = None
-        if isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
+        if declared is None and isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
             self._leaves = _known_leaves(module)
 
-    def holds_for(self, module: object) -> bool:
-        """Whether the proof holds for this module now. It is the traced one, or a copy with other weights."""
-        if self._leaves is None:
+    def holds_for(self, module: object, field: nn.Module) -> bool:
+        """Whether it holds now for this module, called by this field. The module is the traced one, or a copy with
+        other weights."""
+        if self._declared is not None:
+            return self._declared
+        if self._leaves is None or has_hooks(field):
             return False
         modules = dict(cast(nn.Module, module).named_modules())
         if any(has_hooks(part) for part in modules.values()):

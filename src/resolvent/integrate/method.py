@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.schemes.dense_output import dense_order, dense_weights, largest_error
-from resolvent.schemes.order_conditions import tree_order
+from resolvent.schemes.linear_form import tree_order
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.tableau import Row, Tableau
 

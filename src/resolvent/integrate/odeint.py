@@ -12,7 +12,7 @@ from resolvent.equation.function import Function, VectorField, as_vector_field
 from resolvent.equation.modes import refuse_transforms, without_inference_tensors
 from resolvent.equation.problem import full_precision
 from resolvent.equation.structure import Structured
-from resolvent.fields.arguments import check_callable_field
+from resolvent.fields.base import check_callable_field
 from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
 from resolvent.integrate.events import Watch
 from resolvent.integrate.failure import check_policy, report

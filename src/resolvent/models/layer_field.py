@@ -1,12 +1,14 @@
-"""The vector field of one layer of a residual network, for each normalisation."""
+"""The vector fields of the layers of a residual network, one for each normalisation."""
 
+import math
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from resolvent.fields import Bounded, Conv, Field, GradientFlow, initialise
-from resolvent.models.batch_norm import BatchNormConv
-from resolvent.models.scaled import Scaled
+from resolvent.fields import Bounded, Conv, Field, GradientFlow, Time, initialise
+from resolvent.fields.base import expect_field
+from resolvent.spectral import Disc, norm_bound
 
 GRADIENTS = ("gradient", "bounded-gradient")
 NORMALIZATIONS = ("bounded", "free", "batch", *GRADIENTS)
@@ -83,3 +85,87 @@ class LayerField:
             always=self.always,
             power_iterations=self.power_iterations,
         )
+
+
+class Scaled(Field):
+    """F(y) = S(v) * G(y), S = sigmoid: `rs.fields.Bounded` without shift, radius and bound on G.
+
+    It has the same parameters as a `Bounded` field around the same G, so that the two can be compared.
+
+    Arguments:
+        field: G, any field that declares the shape of its states.
+        scale: initial value of S, in (0, 1), if it is learned; otherwise its constant value, 1 by default, with F = G.
+        learn_scale: whether S is learned.
+        per_channel: S has one entry per channel, the first dimension, instead of one per entry.
+    """
+
+    raw_scale: Tensor
+
+    def __init__(
+        self, field: Field, scale: float | None = None, learn_scale: bool = True, per_channel: bool = False
+    ) -> None:
+        super().__init__()
+        expect_field(field, "Scaled", "rs.Autonomous(module, shape=...)")
+        if field.shape is None:
+            raise ValueError(f"{type(field).__name__} has no declared shape of its states: make it with size=(...)")
+        self.field = field
+        self.shape, self.rowwise, self.autonomous = field.shape, field.rowwise, field.autonomous
+        self.learn_scale = learn_scale
+        value = (0.1 if learn_scale else 1.0) if scale is None else scale
+        if not (0 < value < 1 if learn_scale else math.isfinite(value) and value > 0):
+            limits = "lie in (0, 1) if it is learned" if learn_scale else "be a positive number"
+            raise ValueError(f"scale must {limits}, got {scale}")
+        if learn_scale:
+            shape = (self.shape[0], *[1] * (len(self.shape) - 1)) if per_channel else self.shape
+            self.raw_scale = nn.Parameter(torch.full(shape, math.log(value / (1 - value))))
+        else:
+            self.register_buffer("raw_scale", torch.tensor(value))
+
+    @property
+    def scale(self) -> Tensor:
+        """S, broadcastable to one sample."""
+        return torch.sigmoid(self.raw_scale) if self.learn_scale else self.raw_scale
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        value: Tensor = self.scale * self.field(t, y)
+        return value
+
+    def disc(self) -> Disc:
+        with torch.no_grad():
+            return Disc(0.0, float(self.scale.max()) * self.field.lipschitz())
+
+
+class BatchNormConv(Field):
+    """F(y) = K_2 * relu(N_2(K_1 * relu(N_1(y)))), N the normalisation by batch statistics.
+
+    For explicit layers only: in training mode the field couples the samples of a batch, and each evaluation in a solve
+    would update the running statistics.
+
+    Reference: He et al., Identity mappings in deep residual networks, 2016.
+    """
+
+    autonomous = True
+
+    def __init__(self, conv: Conv) -> None:
+        super().__init__()
+        self.layers, self.activation, self.shape = conv.layers, conv.activation, conv.shape
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in conv.widths[:-1])
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            y = layer(self.activation(norm(y)))
+        return y
+
+    def disc(self) -> Disc:
+        if self.training:
+            raise ValueError("batch normalisation has no fixed Lipschitz constant while it trains: call model.eval()")
+        assert self.shape is not None
+        gains = [self._gain(norm) for norm in self.norms]  # type: ignore[arg-type]
+        norms = [norm_bound(layer, self.shape).value for layer in self.layers]
+        return Disc(0.0, math.prod(gains) * math.prod(norms))
+
+    @staticmethod
+    @torch.no_grad()
+    def _gain(norm: nn.BatchNorm2d) -> float:
+        assert norm.running_var is not None
+        return float((norm.weight * torch.rsqrt(norm.running_var + norm.eps)).abs().max())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from matplotlib.axes import Axes
 
-from resolvent.analysis.oscillator import OSCILLATOR_SCHEMES, oscillator_matrix
+from resolvent.analysis.stability import OSCILLATOR_SCHEMES, oscillator_matrix
 from resolvent.plotting.style import BLUE, PAGE, VERMILION, axes_or_new, legend_below, panels, paper_style
 from resolvent.schemes import Scheme
 

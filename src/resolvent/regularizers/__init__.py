@@ -8,4 +8,4 @@ from resolvent.regularizers.sensitivity import Sensitivity as Sensitivity
 from resolvent.regularizers.solvability import Solvability as Solvability
 from resolvent.regularizers.trajectory import PenaltyTerms as PenaltyTerms
 from resolvent.regularizers.trajectory import TrajectoryPenalty as TrajectoryPenalty
-from resolvent.regularizers.variation import variation as variation
+from resolvent.regularizers.trajectory import variation as variation

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.pass_ import Trajectory
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.structure import Structure, structure_of
 from resolvent.fields.piecewise import right_end

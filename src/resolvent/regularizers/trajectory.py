@@ -1,15 +1,16 @@
-"""`TrajectoryPenalty`: the regulariser of the paper."""
+"""`TrajectoryPenalty`: the regulariser of the paper, and the variation of the weights in time."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from resolvent.blocks.trajectory import Trajectory
+from resolvent.blocks.pass_ import Trajectory
 from resolvent.estimators import Probes, trace_and_frobenius
+from resolvent.fields.piecewise import Piecewise, piecewise_parts
 from resolvent.regularizers.points import Points, check_fraction, check_weights, points
-from resolvent.regularizers.variation import piecewise, variation
 
 SCALES = ("1/T", "1/T^2")
 
@@ -141,3 +142,40 @@ class TrajectoryPenalty:
         exponent = 1 + SCALES.index(self.variation_scale)
         terms = [variation(layers) / len(layers.pieces) ** exponent for layers in piecewise(field)]
         return self.variation * torch.stack(terms).sum()
+
+
+def variation(field: Piecewise) -> Tensor:
+    """The total variation of piecewise constant parameters.
+
+        sum over t = 1, ..., T-1 of |g_t - g_{t-1}|^2,      g_t all parameters of piece t
+
+    T pieces have T - 1 differences. The parameters are those of the optimiser: for a normalised weight, the weight
+    before normalisation.
+
+    Arguments:
+        field: its pieces must have the same parameters.
+
+    Returns:
+        A 0-d tensor.
+    """
+    named = [dict(piece.named_parameters()) for piece in field.pieces]
+    shapes = [{name: tuple(p.shape) for name, p in parameters.items()} for parameters in named]
+    for k, (before, after) in enumerate(pairwise(shapes)):
+        if before != after:
+            raise ValueError(
+                f"the variation needs pieces with the same parameters, but piece {k} has {before} and piece {k + 1} "
+                f"has {after}."
+            )
+    sets = torch.stack([nn.utils.parameters_to_vector(parameters.values()) for parameters in named])
+    return sets.diff(dim=0).square().sum()
+
+
+def piecewise(field: Any) -> list[Piecewise]:
+    """The piecewise fields in a field; raises if there are none."""
+    found = piecewise_parts(field)
+    if not found:
+        raise ValueError(
+            f"the variation needs the pieces of an rs.fields.Piecewise, and {type(field).__name__} has none: give each "
+            "layer its own weights, or leave the variation out."
+        )
+    return found

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from resolvent.schemes.order_conditions import stage_weights, trees
+from resolvent.schemes.linear_form import stage_weights, trees
 from resolvent.schemes.tableau import Tableau
 
 _FEASIBLE = 1e-11

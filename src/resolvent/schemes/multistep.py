@@ -6,8 +6,7 @@ import torch
 
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval
-from resolvent.schemes.linear_form import LinearForm, as_complex
-from resolvent.schemes.order_conditions import polynomial_order
+from resolvent.schemes.linear_form import LinearForm, as_complex, polynomial_order
 from resolvent.schemes.runge_kutta import RungeKutta, combine
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableaux import GAUSS4, SDIRK2, SDIRK3

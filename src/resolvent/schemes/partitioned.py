@@ -13,8 +13,7 @@ from torch import Tensor
 
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval, Number
-from resolvent.schemes.linear_form import LinearForm, Rows, pair_form
-from resolvent.schemes.order_conditions import tree_order
+from resolvent.schemes.linear_form import LinearForm, Rows, pair_form, tree_order
 from resolvent.schemes.runge_kutta import combine, predict_all, repeat
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Row, Tableau

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from resolvent.equation.solution import Solution
 from resolvent.schemes.interval import Interval, Number
-from resolvent.schemes.linear_form import LinearForm, as_complex
-from resolvent.schemes.order_conditions import tree_order
+from resolvent.schemes.linear_form import LinearForm, as_complex, tree_order
 from resolvent.schemes.scheme import Carry, Scheme, Step
 from resolvent.schemes.tableau import Tableau
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from resolvent.equation.norms import flat, per_sample, rms, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
-from resolvent.solvers.history import coefficients, combine, remember, ring
+from resolvent.solvers.history import SHORTEN, Best, coefficients, combine, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
-from resolvent.solvers.safeguard import SHORTEN, Best
 
 
 @dataclass

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.solvers.anderson import Anderson
-from resolvent.solvers.dense import DenseLU
 from resolvent.solvers.descent import LBFGS
 from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.linear import DENSE_LIMIT
+from resolvent.solvers.linear import DENSE_LIMIT, DenseLU
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.pseudo_transient import PseudoTransient

@@ -8,9 +8,8 @@ from torch import Tensor
 from resolvent.equation.norms import dot, per_sample, rms
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
-from resolvent.solvers.history import coefficients, combine, divide, remember, ring
+from resolvent.solvers.history import SHORTEN, Best, coefficients, combine, divide, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
-from resolvent.solvers.safeguard import SHORTEN, Best
 
 
 @dataclass(kw_only=True)

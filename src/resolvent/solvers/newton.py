@@ -11,7 +11,7 @@ from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solver import Plan, State
 from resolvent.equation.torch_func import any_true
-from resolvent.solvers.dense import DenseLU
+from resolvent.solvers.linear import DenseLU
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # An accepted step must achieve this fraction of the decrease that the linear model predicts.

@@ -1,20 +1,17 @@
 """Newton's method with an iterative, inexact linear solve, for many unknowns."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.loop import iterate
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, Problem
-from resolvent.equation.solver import Attempt, Plan, Solver, State
-from resolvent.equation.stopping import Stopping
-from resolvent.solvers.gmres import GMRES
+from resolvent.equation.solver import Plan, State
 from resolvent.solvers.newton import SUFFICIENT
-from resolvent.solvers.nonlinear import NonlinearSolver
+from resolvent.solvers.nonlinear import InexactSolver
 
 # Eisenstat and Walker's choice 2: forcing = 0.9 (|r| / |r_before|)^2, between 1e-3 and 0.9, and at least 0.9 times the
 # square of the previous forcing while that is above 0.1.
@@ -30,7 +27,7 @@ class NewtonKrylovState(State):
 
 
 @dataclass(frozen=True)
-class NewtonKrylov(NonlinearSolver):
+class NewtonKrylov(InexactSolver):
     """Inexact Newton: w <- w + s d with |r - (I - tau F'(w)) d| <= eta |r|, r = b + tau F(w) - w, matrix-free.
 
     For many unknowns if the fixed point does not contract. The forcing eta follows Eisenstat and Walker: early steps
@@ -45,15 +42,6 @@ class NewtonKrylov(NonlinearSolver):
 
     max_steps = 100
     monotone = True
-
-    linear: Solver = field(default_factory=GMRES)
-    inner_steps: int = 60
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.linear, Solver):
-            raise ValueError(f"linear must be a linear solver such as rs.GMRES(), got {self.linear!r}.")
-        if not isinstance(self.inner_steps, int) or self.inner_steps < 1:
-            raise ValueError(f"inner_steps must be 1 or more, got {self.inner_steps!r}.")
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self.linear
@@ -92,11 +80,8 @@ class NewtonKrylov(NonlinearSolver):
     def _direction(self, problem: NonlinearProblem, state: NewtonKrylovState, needed: Tensor) -> Tensor:
         """The corrections, new for the samples where `needed`; the others keep theirs."""
         system = LinearProblem(state.r, Linearization(problem, state.w), transposed=False)
-        inner = Stopping(max_steps=self.inner_steps)
-        found, _ = iterate(
-            system, Attempt(self.linear), inner, torch.zeros_like(state.r), active=needed, rtol=state.forcing
-        )
-        return torch.where(per_sample(needed, found.value), found.value, state.direction)
+        found = self.correction(system, needed, state.forcing)
+        return torch.where(per_sample(needed, found), found, state.direction)
 
     @staticmethod
     def _forcing(ratio: Tensor, before: Tensor) -> Tensor:

@@ -1,20 +1,17 @@
 """Pseudo-transient continuation, for when I - tau F' becomes singular on the way to the root."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization, evaluate_with_matrix
-from resolvent.equation.loop import iterate
 from resolvent.equation.matrix import Dense
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
-from resolvent.equation.solver import Attempt, Solver, State
-from resolvent.equation.stopping import Stopping
-from resolvent.solvers.gmres import GMRES
-from resolvent.solvers.nonlinear import NonlinearSolver
+from resolvent.equation.solver import State
+from resolvent.solvers.nonlinear import InexactSolver
 
 # The largest step, relative to the size of the unknowns.
 _CHANGE = 0.1
@@ -33,7 +30,7 @@ class PseudoTransientState(State):
 
 
 @dataclass(frozen=True)
-class PseudoTransient(NonlinearSolver):
+class PseudoTransient(InexactSolver):
     """Follows the flow w' = b + tau F(w) - w to its equilibrium, by linearly implicit steps in time:
 
         (I / delta + I - tau F'(w)) d = b + tau F(w) - w,      w <- w + d.
@@ -51,15 +48,6 @@ class PseudoTransient(NonlinearSolver):
 
     max_steps = 300
     patience = 300  # The residual rises before it falls when the flow passes a fold.
-
-    linear: Solver = field(default_factory=GMRES)
-    inner_steps: int = 60
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.linear, Solver):
-            raise ValueError(f"linear must be a linear solver such as rs.GMRES(), got {self.linear!r}.")
-        if not isinstance(self.inner_steps, int) or self.inner_steps < 1:
-            raise ValueError(f"inner_steps must be 1 or more, got {self.inner_steps!r}.")
 
     def init(self, problem: NonlinearProblem, w: Tensor) -> PseudoTransientState:
         return self._at(problem, w, torch.ones_like(rms(w)))
@@ -99,7 +87,5 @@ class PseudoTransient(NonlinearSolver):
         part = 1 / (1 + 1 / state.delta)
         smaller = replace(problem, tau=problem.tau * per_sample(part, state.w))
         system = LinearProblem(per_sample(part, state.r) * state.r, Linearization(smaller, state.w), transposed=False)
-        tolerance = torch.full_like(part, _ACCURACY)
-        inner = Stopping(max_steps=self.inner_steps)
-        found, _ = iterate(system, Attempt(self.linear), inner, torch.zeros_like(state.r), running, rtol=tolerance)
-        return found.value, found.value.flatten(1).isfinite().all(1)
+        found = self.correction(system, running, torch.full_like(part, _ACCURACY))
+        return found, found.flatten(1).isfinite().all(1)

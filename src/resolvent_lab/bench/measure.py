@@ -1,11 +1,18 @@
-"""Measurements: times of contenders that take turns, their ratios, and peak memory."""
+"""Measurements: times of contenders that take turns, peak memory, and the accuracy of states and gradients."""
 
+import copy
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+
+import resolvent as rs
+from resolvent_lab.bench.layers import stage_fraction
+from resolvent_lab.bench.task import Task, blocks
 
 if TYPE_CHECKING:
     from resolvent_lab.bench.contender import Contender
@@ -77,3 +84,32 @@ def _allocations(profile: torch.profiler.profile) -> list[int]:
     events: list[Any] = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
     memory = [event for event in events if event.name() == "[memory]"]
     return [event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())]
+
+
+@torch.no_grad()
+def residual(task: Task, states: Sequence[Tensor]) -> float:
+    """The largest |z - x - theta h F(z)| / max(|x|, |z|) over layers and samples, z = (1 - theta) x + theta y."""
+    model = copy.deepcopy(task.model).double().eval()
+    pairs = zip(blocks(model).values(), states, strict=True)
+    return max(_of_block(block, states.double()) for block, states in pairs)
+
+
+def _of_block(block: rs.ThetaBlock, states: Tensor) -> float:
+    theta, h = float(block.theta), float(block.step_size)
+    worst = 0.0
+    for n, (x, y) in enumerate(pairwise(states)):
+        z = (1 - theta) * x + theta * y
+        defect = z - x - theta * h * block.field((n + stage_fraction(theta)) * h, z)
+        scale = torch.maximum(_norm(x), _norm(z))
+        worst = max(worst, float((_norm(defect) / scale).max()))
+    return worst
+
+
+def gradient_error(gradients: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """|g - g_exact| / |g_exact|, for the gradients of all parameters as one vector."""
+    found, right = (torch.cat([part.double().flatten() for part in parts]) for parts in (gradients, exact))
+    return float((found - right).norm() / right.norm())
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)

@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import resolvent as rs
-from resolvent_lab.bench.accuracy import gradient_error, residual
 from resolvent_lab.bench.contender import Contender, StepResult
+from resolvent_lab.bench.measure import gradient_error, residual
 from resolvent_lab.bench.task import Task
 
 # The measured residual includes the rounding error of the states.

@@ -6,11 +6,9 @@ from types import ModuleType
 from typing import Any
 
 import resolvent as rs
-from resolvent_lab.bench.accuracy import gradient_error, residual
-from resolvent_lab.bench.contender import Contender, StepResult, TorchContender, exact
-from resolvent_lab.bench.graphed import graphed
+from resolvent_lab.bench.contender import Contender, StepResult, TorchContender, exact, graphed
 from resolvent_lab.bench.layers import ours
-from resolvent_lab.bench.measure import KINDS, measure
+from resolvent_lab.bench.measure import KINDS, gradient_error, measure, residual
 from resolvent_lab.bench.peers import best
 from resolvent_lab.bench.task import Task
 

@@ -8,8 +8,8 @@ from typing import Any
 from resolvent_lab.experiments.catalogue import chosen
 from resolvent_lab.experiments.mnist.attacks import available
 from resolvent_lab.experiments.results import collect
-from resolvent_lab.experiments.summary import verdicts, write_summary
 from resolvent_lab.experiments.sweep import SweepError, Task, sweep
+from resolvent_lab.experiments.tables import verdicts, write_summary
 
 
 def train(

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent_lab.bench.accuracy import gradient_error, residual
 from resolvent_lab.bench.contender import StepResult, TorchContender, exact
 from resolvent_lab.bench.layers import Explicit, ours, remade
+from resolvent_lab.bench.measure import gradient_error, residual
 from resolvent_lab.bench.rows import ROWS
 from resolvent_lab.bench.suite import Effort, run
 from resolvent_lab.bench.task import Task, blocks, with_layers

@@ -17,8 +17,8 @@ from resolvent_lab.experiments.regression import model as regression
 from resolvent_lab.experiments.results import collect, read
 from resolvent_lab.experiments.run import folder_of, is_finished, load, train
 from resolvent_lab.experiments.stiff import model as stiff
-from resolvent_lab.experiments.summary import write_summary
 from resolvent_lab.experiments.sweep import SweepError, sweep
+from resolvent_lab.experiments.tables import write_summary
 
 FIGURES = {
     "regression": ("data", "training", "iterations", "fields", "spectra", "spectra-stages"),

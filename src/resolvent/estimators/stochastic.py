@@ -1,12 +1,13 @@
-"""Trace and Frobenius norm of a Jacobian, by Hutchinson's estimator."""
+"""Trace, Frobenius norm and diagonal of a Jacobian, from products with random vectors."""
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from resolvent.equation.jacobian import Field, Time, field_jacobian
-from resolvent.equation.norms import dot
-from resolvent.equation.structure import Structured
-from resolvent.estimators.hutchpp import deflated_trace
+from resolvent.equation.jacobian import Field, Jacobian, Time, field_jacobian
+from resolvent.equation.norms import dot, flat
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.estimators.probes import Probes
 
 
@@ -113,3 +114,82 @@ def _both(field: Field, t: Time, y: Structured, probes: Probes, exact: bool, det
     traces = torch.stack([dot(z, product) for z, product in pairs])
     squares = torch.stack([dot(product, product) for _, product in pairs])
     return traces.mean(0), squares.mean(0)
+
+
+def deflated_trace(J: Jacobian, probes: Probes) -> Tensor:
+    """The Hutch++ estimate of tr J, for each sample.
+
+        tr J = tr(Q^T J^T Q) + E[z^T P J^T P z],      P = I - Q Q^T,      Q an orthonormal basis of the range of J^T S
+
+    S has k random columns like z, k a third of the number of probes. The sketch J^T S takes k products, the first trace
+    k more, and the second trace the rest.
+
+    The equation holds for every Q. So derivatives may treat Q as a constant and are still unbiased.
+
+    Arguments:
+        J: the Jacobian.
+        probes: at least 3.
+
+    Returns:
+        (batch,).
+    """
+    d = J.point.shape[1:].numel()
+    rank = min(probes.count // 3, d)
+    sketch = replace(probes, count=rank).draw(J.point)
+    with torch.no_grad():
+        image = torch.stack([flat(J.transposed_product(s)) for s in sketch], dim=2)
+        Q, _ = torch.linalg.qr(image)
+    columns = [q.reshape(J.point.shape) for q in Q.unbind(2)]
+    trace = torch.stack([dot(q, J.transposed_product(q)) for q in columns]).sum(0)
+    if rank == d:
+        return trace
+    rest = replace(probes, count=probes.count - 2 * rank)
+    projected = [_project(Q, z) for z in rest.draw(J.point)]
+    remainder = torch.stack([dot(z, J.transposed_product(z)) for z in projected]).mean(0)
+    return trace + remainder
+
+
+def _project(Q: Tensor, z: Tensor) -> Tensor:
+    """P z, (batch, *shape)."""
+    column = flat(z)[:, :, None]
+    return (column - Q @ (Q.mT @ column)).reshape(z.shape)
+
+
+def diagonal(
+    field: Field,
+    t: Time,
+    y: Structured,
+    *,
+    probes: int = 1,
+    distribution: str = "rademacher",
+    generator: torch.Generator | None = None,
+    exact: bool = False,
+    detach: bool = True,
+) -> Structured:
+    """Estimates the diagonal of the Jacobian J = dF/dy, for each sample.
+
+        diag J = (sum of z * J^T z) / (sum of z * z),      elementwise, sums over the probes z
+
+    It is exact for a diagonal J with any probes. The default is n random signs: entry i then has the variance
+    sum over j != i of J_ji^2 / n. For n Gaussian probes the quotient has a mean for n >= 2, the true diagonal, and a
+    variance for n >= 3: sum over j != i of J_ji^2 / (n - 2).
+
+    Arguments:
+        field, t, y, probes, generator, detach: as for `trace`.
+        distribution: of the probes, "gaussian" (as in the paper) or "rademacher", see `Probes`.
+        exact: whether to compute the diagonal instead, by one product per entry of a sample.
+
+    Returns:
+        Like y.
+
+    Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
+    """
+    vectors = Probes(probes, distribution, generator)
+    J = field_jacobian(field, t, y, detach)
+    if exact:
+        found = J.matrix().diagonal(dim1=1, dim2=2).reshape(J.point.shape)
+    else:
+        drawn = list(vectors.draw(J.point))
+        products = torch.stack([z * J.transposed_product(z) for z in drawn])
+        found = products.sum(0) / torch.stack(drawn).square().sum(0)
+    return found if isinstance(y, Tensor) else structure_of(y, "y").unflatten(found)
