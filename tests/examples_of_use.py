@@ -266,6 +266,7 @@ EXAMPLES: dict[str, Example] = {
         block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
     ),
     "blocks.CudaGraph": given(block, lambda x, model: (rs.blocks.CudaGraph(model, 8) if x.is_cuda else model)(x)),
+    "adjoints.ShineAdjoint": solving(adjoint=rs.adjoints.ShineAdjoint(), solver=rs.Broyden()),
     "analysis.gradient_error": Example(
         lambda: partial(rs.analysis.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
     ),

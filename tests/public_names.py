@@ -22,6 +22,7 @@ PUBLIC: dict[str, ModuleType] = {
     "": rs,
     **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
     "schemes.tableaux": tableaux,
+    "adjoints": rs.adjoints,
     "integrate": integrate,
     "plotting": plotting,
 }

@@ -1,8 +1,10 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
+from resolvent import adjoints as adjoints
 from resolvent import analysis, blocks, errors, estimators, fields, models, regularizers, schemes, spectral
 from resolvent.blocks import Block, Equilibrium, ThetaBlock, check_field, jvp, make_implicit
-from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
+from resolvent.equation.approximate_adjoint import NeumannAdjoint, OneStepAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
