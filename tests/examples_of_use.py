@@ -233,12 +233,12 @@ def swirled(z: dict[str, Tensor], x: dict[str, Tensor]) -> dict[str, Tensor]:
 class Injected(nn.Module):
     """A contraction, plus the input."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: nn.Module) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 4)
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), *more)
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        return torch.tanh(self.linear(z)) / 2 + x
+        return self.layers(z) / 4 + x
 
 
 EXAMPLES: dict[str, Example] = {
@@ -369,6 +369,10 @@ EXAMPLES: dict[str, Example] = {
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
     "models.ImplicitResNet": given(
         resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
+    "blocks.FrozenRandomness": given(
+        lambda: rs.Equilibrium(rs.blocks.FrozenRandomness(Injected(nn.Dropout(0.5))), stopping=stopping()),
+        lambda x, layer: layer(x),
     ),
     "blocks.frozen_weights": given(mlp, frozen),
     "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),

@@ -14,6 +14,7 @@ from resolvent.blocks.memory import Reversible as Reversible
 from resolvent.blocks.memory import Store as Store
 from resolvent.blocks.pass_ import Pass as Pass
 from resolvent.blocks.pass_ import Trajectory as Trajectory
+from resolvent.blocks.randomness import FrozenRandomness as FrozenRandomness
 from resolvent.blocks.solved_with import solved_with as solved_with
 from resolvent.blocks.strategies import AllTogether as AllTogether
 from resolvent.blocks.strategies import Compiled as Compiled

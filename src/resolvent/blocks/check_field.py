@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_map
 
+from resolvent.blocks.randomness import FrozenRandomness
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.structure import FlatField, Structured, structure_of
@@ -27,7 +28,8 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     no noise, no state that calls change), and a row of its result must depend only on the same row of the state (no
     batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
 
-    Batch norms and dropout in training mode are found among the modules. Everything else is found by values: F is
+    Batch norms and dropout in training mode are found among the modules. (Dropout may be in an
+    `rs.blocks.FrozenRandomness`.) Everything else is found by values: F is
     evaluated at x, again with some rows of x and t replaced by others, and, if `rowwise` is declared, at a single row.
     Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
     checked one by one. The check does not change random numbers, gradients or normalised weights.
@@ -77,13 +79,15 @@ def can_check(x: Tensor) -> bool:
 def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
     """Raises if a submodule is a batch norm or a dropout in training mode. The message names it without `prefix`, and
     with the `place` of the module in a network in front."""
+    frozen = {id(p) for part in module.modules() if isinstance(part, FrozenRandomness) for p in part.modules()}
     for name, part in module.named_modules():
-        if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0)):
+        drops = isinstance(part, _DropoutNd) and part.p > 0 and id(part) not in frozen
+        if part.training and (drops or isinstance(part, _BatchNorm)):
             full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
             raise ValueError(
                 f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
-                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), or use GroupNorm or "
-                "LayerNorm, and dropout outside the residual branch."
+                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), use GroupNorm or "
+                "LayerNorm, and wrap what draws random numbers in rs.blocks.FrozenRandomness(...)."
             )
 
 
@@ -130,7 +134,7 @@ def _refuse(field: Call, repeats: bool) -> None:
     raise ValueError(
         f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
         "(dropout, noise), or its calls change its state. An implicit layer calls it many times: draw the numbers "
-        "once per pass, outside the field, and change state only between passes."
+        "once per pass, with rs.blocks.FrozenRandomness(...), and change state only between passes."
     )
 
 
