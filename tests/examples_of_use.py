@@ -390,6 +390,10 @@ EXAMPLES: dict[str, Example] = {
     ),
     "regularizers.DiagonalPenalty": penalised(regularizers.DiagonalPenalty()),
     "regularizers.Solvability": penalised(regularizers.Solvability(limit=-1.0)),
+    "regularizers.JacobianPenalty": given(
+        lambda: rs.Equilibrium(Injected(), stopping=stopping()),
+        lambda x, layer: regularizers.JacobianPenalty(0.5)(layer.f, layer(x), x),
+    ),
     "regularizers.KineticEnergy": penalised(regularizers.KineticEnergy()),
     "regularizers.Sensitivity": given(
         classifier, lambda x, model: regularizers.Sensitivity(1.0, "softmax")(model, x)[:2]
