@@ -241,6 +241,10 @@ class Injected(nn.Module):
         return self.layers(z) / 4 + x
 
 
+def monotone(**options: Any) -> rs.Equilibrium:
+    return rs.Equilibrium(fields.Monotone(4, nn.Linear(4, 4), margin=0.5), stopping=stopping(), **options)
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
@@ -362,7 +366,12 @@ EXAMPLES: dict[str, Example] = {
     ),
     "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
     "fields.MLP": field_example(mlp),
+    "fields.Monotone": given(monotone, lambda x, layer: layer(x)),
     "fields.Piecewise": field_example(two_pieces),
+    "solvers.ForwardBackward": given(lambda: monotone(solver=rs.solvers.ForwardBackward()), lambda x, layer: layer(x)),
+    "solvers.PeacemanRachford": given(
+        lambda: monotone(solver=rs.solvers.PeacemanRachford()), lambda x, layer: layer(x)
+    ),
     "fields.Sin": Example(fields.Sin),
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),

@@ -23,6 +23,7 @@ PUBLIC: dict[str, ModuleType] = {
     **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
     "schemes.tableaux": tableaux,
     "adjoints": rs.adjoints,
+    "solvers": rs.solvers,
     "integrate": integrate,
     "plotting": plotting,
 }

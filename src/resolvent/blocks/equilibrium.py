@@ -32,7 +32,7 @@ class Equilibrium(nn.Module):
     step count of a sample do not depend on the other samples of its batch.
 
     All weights are those of f. They do not change during a pass: parametrized weights are computed once. The first call
-    in training mode checks f, see `rs.check_field`; that takes four evaluations, and one of a single sample.
+    in training mode checks f, see `rs.check_field`; that takes three evaluations, and one of a single sample.
 
         layer = rs.Equilibrium(lambda z, x: torch.tanh(linear(z) + x))
         z = layer(x)

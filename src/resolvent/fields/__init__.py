@@ -6,6 +6,7 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
+from resolvent.fields.monotone import Monotone
 from resolvent.fields.piecewise import Piecewise
 from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian, Partitioned
 from resolvent.fields.weights import initialise
@@ -19,6 +20,7 @@ __all__ = [
     "Field",
     "GradientFlow",
     "Hamiltonian",
+    "Monotone",
     "Partitioned",
     "Piecewise",
     "Sin",

@@ -1,1 +1,4 @@
-"""Solvers for the resolvent equation, nonlinear and linear."""
+"""Solvers for the resolvent equation, nonlinear and linear. Those for every equation are at the top, `rs.Newton`."""
+
+from resolvent.solvers.splitting import ForwardBackward as ForwardBackward
+from resolvent.solvers.splitting import PeacemanRachford as PeacemanRachford
