@@ -1,7 +1,9 @@
 """A block: several steps of one scheme through one field."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from resolvent.equation.failure import Mask, Policy
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields.base import check_callable_field
 from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
@@ -32,7 +35,8 @@ class Block(nn.Module):
     evaluations, and one of a single sample.
 
     Arguments:
-        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
+        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a
+            structure of several tensors, see `forward`.
         scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
         num_steps: the number of steps.
         horizon: their total length, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An nn.Parameter is
@@ -100,58 +104,67 @@ class Block(nn.Module):
         """h = horizon / num_steps."""
         return self.horizon / self.num_steps
 
-    def forward(self, x: Tensor, t0: Number = 0.0) -> Tensor:
+    def forward(self, x: Structured, t0: Number = 0.0) -> Structured:
         """The state at t0 + horizon.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: (batch, *shape), the state at t0. Or several such tensors of one dtype and device, as a tuple, list,
+                dictionary or named tuple: the field is then called with such a structure and returns one.
             t0: a number, a 0-d tensor, or (batch,).
 
         Returns:
-            (batch, *shape).
+            Like x.
         """
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
+        with self._opened(x, t0) as (pass_, start):
             solved = _Solved(self.options.on_failure)
-            for step in self.memory.steps(pass_, x, all_states=False):
+            for step in self.memory.steps(pass_, start, all_states=False):
                 state = step.state
                 solved.note(step)
-            return solved.mask(state)
+            state = solved.mask(state)
+            return state if pass_.structure is None else pass_.structure.unflatten(state)
 
-    def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
+    def trajectory(self, x: Structured, t0: Number = 0.0) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
-            return self._trajectory(pass_, x)
+        with self._opened(x, t0) as (pass_, start):
+            trajectory = self._trajectory(pass_, start)
+            return trajectory if pass_.structure is None else trajectory.structured(pass_.structure)
 
-    def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
+    def interpolate(self, x: Structured, times: Tensor | Sequence[float], t0: Number = 0.0) -> Structured:
         """The states at any times between t0 and t0 + horizon.
 
         Between two grid points it is the cubic Hermite interpolant of their states and the slopes of the field there,
         which is accurate to order 4. It costs two evaluations per step.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: the state at t0, as for `forward`.
             times: (count,), or (count, batch) for one set of times per sample.
             t0: a number, a 0-d tensor, or (batch,).
 
         Returns:
-            (count, batch, *shape).
+            (count, batch, *shape), in the structure of x.
         """
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
-            states = self._trajectory(pass_, x).states
+        with self._opened(x, t0) as (pass_, start):
+            states = self._trajectory(pass_, start).states
             pairs = [(pass_.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
             left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
             right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
-        times = torch.as_tensor(times, dtype=x.dtype, device=x.device)
-        times = times[:, None] if times.dim() == 1 else times
-        h = torch.as_tensor(pass_.h, dtype=x.dtype, device=x.device)
-        step, s = bracket(times, torch.as_tensor(pass_.t0, dtype=x.dtype, device=x.device), h, self.num_steps)
-        step, s = torch.broadcast_tensors(step, s, torch.empty(len(x), device=x.device))[:2]
-        rows = torch.arange(len(x), device=x.device)
-        s = s.reshape(*s.shape, *[1] * (x.dim() - 1))
-        return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))
+        found = _between(pass_, states, left, right, torch.as_tensor(times, dtype=states.dtype, device=states.device))
+        return found if pass_.structure is None else pass_.structure.unflatten(found)
+
+    @contextmanager
+    def _opened(self, x: Structured, t0: Number = 0.0) -> Iterator[tuple[Pass, Tensor]]:
+        """One pass, with the field frozen and checked, and the input as one tensor; the arguments are those of
+        `forward`."""
+        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
+            if isinstance(x, Tensor):
+                yield self._pass(x, t0, field), x
+                return
+            structure = structure_of(x, "x")
+            with structure.restored_errors():
+                flat = structure.flatten(x, "x")
+                pass_ = replace(self._pass(flat, t0, structure.field(field)), structure=structure)
+                self.strategy.check(pass_)  # What was checked before is the field itself.
+                yield pass_, flat
 
     def extra_repr(self) -> str:
         return f"{type(self.scheme).__name__}, {self._grid_repr()}"
@@ -225,6 +238,19 @@ class _Solved:
         if self._failed is None:
             return state
         return torch.where(per_sample(self._failed, state), state.detach(), state)
+
+
+def _between(pass_: Pass, states: Tensor, left: Tensor, right: Tensor, times: Tensor) -> Tensor:
+    """The states (count, batch, *shape) at times (count,) or (count, batch), from those at the grid points and the
+    slopes of the field at both ends of each step."""
+    like = states[0]
+    times = times[:, None] if times.dim() == 1 else times
+    t0, h = (torch.as_tensor(number, dtype=like.dtype, device=like.device) for number in (pass_.t0, pass_.h))
+    step, s = bracket(times, t0, h, pass_.num_steps)
+    step, s = torch.broadcast_tensors(step, s, torch.empty(len(like), device=like.device))[:2]
+    rows = torch.arange(len(like), device=like.device)
+    s = s.reshape(*s.shape, *[1] * (like.dim() - 1))
+    return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))
 
 
 def _times(pass_: Pass, x: Tensor) -> Tensor:

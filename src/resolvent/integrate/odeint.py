@@ -11,6 +11,7 @@ from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.function import Function, VectorField, as_vector_field
 from resolvent.equation.modes import refuse_transforms, without_inference_tensors
 from resolvent.equation.problem import full_precision
+from resolvent.equation.structure import Structured
 from resolvent.fields.base import check_callable_field
 from resolvent.integrate.arguments import as_times, as_tolerance, check_memory, check_state, check_steps
 from resolvent.integrate.events import Watch
@@ -21,21 +22,22 @@ from resolvent.integrate.jumps import Jumps, spans
 from resolvent.integrate.method import Method, as_method
 from resolvent.integrate.outputs import Outputs
 from resolvent.integrate.result import Integration
+from resolvent.integrate.structured import integrate_structured
 from resolvent.schemes import tableaux
 from resolvent.schemes.runge_kutta import RungeKutta
 from resolvent.schemes.tableau import Tableau
 
 
 def odeint(
-    field: Callable[[Any, Tensor], Tensor],
-    y0: Tensor,
+    field: Callable[[Any, Any], Any],
+    y0: Structured,
     times: Any,
     scheme: str | Tableau | RungeKutta = "auto",
     rtol: float | None = None,
-    atol: float | Tensor | None = None,
+    atol: float | Structured | None = None,
     *,
     jumps: Any = None,
-    event: Callable[[Tensor, Tensor], Tensor] | None = None,
+    event: Callable[[Tensor, Any], Tensor] | None = None,
     memory: str = "store",
     derivatives: int = 1,
     matrix: bool | None = None,
@@ -57,14 +59,16 @@ def odeint(
     Arguments:
         field: F, called with the time (batch,) and the states (batch, *shape). It must treat each sample alone. If it
             declares `rowwise`, it is called with fewer rows once samples are done.
-        y0: (batch, *shape), float64 or float32, the states at the first times.
+        y0: (batch, *shape), float64 or float32, the states at the first times. Or several such tensors of one dtype
+            and device, as a tuple, list, dictionary or named tuple: field, event and the change of a jump are then
+            called with such a structure, and all states of the result have it.
         times: the output times, (count,), or (count, batch) for one set per sample; increasing or decreasing. The
             integration begins at the first time.
         scheme: a table with embedded weights, such as `rs.schemes.tableaux.KVAERNO5` for stiff fields or
             `rs.schemes.tableaux.TSITOURAS5` for others. "auto" begins with the latter, and switches a sample to the
             former where it turns out to be stiff.
         rtol: relative tolerance; None takes 1e-6 in float64 and 1e-4 in float32.
-        atol: absolute tolerance, a number, or a tensor like a sample; None takes rtol / 1000.
+        atol: absolute tolerance, a number, or a tensor like a sample, in the structure of y0; None takes rtol / 1000.
         jumps: times at which the field jumps, (count,) or (count, batch), or `rs.integrate.Jumps` to change the state.
         event: a function of the time (batch,) and the states that returns one number per sample, (batch,). A sample
             stops where it crosses zero. `Integration.final` and `reached` are the state and the time there, both
@@ -91,6 +95,25 @@ def odeint(
     """
     refuse_transforms("odeint")
     check_callable_field(field)
+    if not isinstance(y0, Tensor):
+        return integrate_structured(
+            odeint,
+            field,
+            y0,
+            atol,
+            jumps,
+            event,
+            times=times,
+            scheme=scheme,
+            rtol=rtol,
+            memory=memory,
+            derivatives=derivatives,
+            matrix=matrix,
+            max_steps=max_steps,
+            min_step=min_step,
+            first_step=first_step,
+            on_failure=on_failure,
+        )
     check_state(y0)
     check_steps(max_steps, min_step, first_step)
     check_memory(memory, derivatives)
