@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.errors import DerivativeOrderError
 from resolvent.schemes import tableaux
 
 
@@ -116,7 +117,7 @@ def test_samples_that_failed_get_no_gradient() -> None:
 def test_a_second_derivative_is_refused() -> None:
     k = torch.tensor(0.7, requires_grad=True)
     states = rs.odeint(lambda t, y: -k * y, torch.ones(1, 1), [0.0, 1.0], memory="adjoint").states
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(DerivativeOrderError):
         torch.autograd.grad(states.sum(), k, create_graph=True)
 
 

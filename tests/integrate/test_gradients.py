@@ -145,7 +145,7 @@ def test_a_second_derivative_is_refused_for_implicit_methods_and_exact_for_expli
     torch.testing.assert_close(second, torch.exp(-k.detach()), rtol=1e-5, atol=0)
     states = rs.odeint(lambda t, y: -k * y * y, y0, [0.0, 1.0], tableaux.KVAERNO5).states
     (first,) = torch.autograd.grad(states[-1].sum(), k, create_graph=True)
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(rs.errors.DerivativeOrderError):
         torch.autograd.grad(first, k)
 
 

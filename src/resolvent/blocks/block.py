@@ -1,15 +1,16 @@
 """A block: several steps of one scheme through one field."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
-from resolvent.blocks.grid import as_grid, as_start, bracket, ends_of, grid_points, horizon_of_samples
+from resolvent.blocks.grid import as_grid, as_start, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass, Trajectory, hermite
+from resolvent.blocks.pass_ import Pass, Trajectory
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
@@ -17,6 +18,7 @@ from resolvent.equation.failure import Mask, Policy
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields.base import check_callable_field
 from resolvent.fields.piecewise import piecewise_parts, right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
@@ -33,7 +35,8 @@ class Block(nn.Module):
     evaluations, and one of a single sample.
 
     Arguments:
-        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
+        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a
+            structure of several tensors, see `forward`.
         scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
         num_steps: the number of steps; None takes 5.
         horizon: their total length, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An nn.Parameter is
@@ -113,59 +116,73 @@ class Block(nn.Module):
             return float(torch.as_tensor(self.step_size).detach())
         return float(max(torch.as_tensor(self.times).detach().double().diff().tolist(), key=abs))
 
-    def forward(self, x: Tensor, t0: Number = 0.0, horizon: Number | None = None) -> Tensor:
+    def forward(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Structured:
         """The state at the end of the grid, t0 + horizon.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: (batch, *shape), the state at t0. Or several such tensors of one dtype and device, as a tuple, list,
+                dictionary or named tuple: the field is then called with such a structure and returns one.
             t0: a number, a 0-d tensor, or (batch,).
             horizon: for this call, a number, a 0-d tensor, or (batch,) for one per sample; None takes that of the
                 block.
 
         Returns:
-            (batch, *shape).
+            Like x.
         """
-        with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field, horizon)
+        with self._opened(x, t0, horizon) as (pass_, start):
             solved = _Solved(self.options.on_failure)
-            for step in self.memory.steps(pass_, x, all_states=False):
+            for step in self.memory.steps(pass_, start, all_states=False):
                 state = step.state
                 solved.note(step)
-            return solved.mask(state)
+            state = solved.mask(state)
+            return state if pass_.structure is None else pass_.structure.unflatten(state)
 
-    def trajectory(self, x: Tensor, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
+    def trajectory(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field, horizon)
-            return self._trajectory(pass_, x)
+        with self._opened(x, t0, horizon) as (pass_, start):
+            trajectory = self._trajectory(pass_, start)
+            return trajectory if pass_.structure is None else trajectory.structured(pass_.structure)
 
     def interpolate(
-        self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0, horizon: Number | None = None
-    ) -> Tensor:
+        self, x: Structured, times: Tensor | Sequence[float], t0: Number = 0.0, horizon: Number | None = None
+    ) -> Structured:
         """The states at any times between t0 and t0 + horizon.
 
         Between two grid points it is the cubic Hermite interpolant of their states and the slopes of the field there,
         which is accurate to order 4. It costs two evaluations per step.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: the state at t0, as for `forward`.
             times: (count,), or (count, batch) for one set of times per sample.
             t0, horizon: as for `forward`.
 
         Returns:
-            (count, batch, *shape).
+            (count, batch, *shape), in the structure of x.
         """
-        with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field, horizon)
-            states = self._trajectory(pass_, x).states
+        with self._opened(x, t0, horizon) as (pass_, start):
+            states = self._trajectory(pass_, start).states
             pairs = [(pass_.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
             left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
             right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
-        times = torch.as_tensor(times, dtype=x.dtype, device=x.device)
-        step, s, h = (found.expand(-1, len(x)) for found in bracket(times, grid_points(pass_, x)))
-        rows = torch.arange(len(x), device=x.device)
-        s, h = (value.reshape(*value.shape, *[1] * (x.dim() - 1)) for value in (s, h))
-        return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))
+        found = states_between(
+            pass_, states, left, right, torch.as_tensor(times, dtype=states.dtype, device=states.device)
+        )
+        return found if pass_.structure is None else pass_.structure.unflatten(found)
+
+    @contextmanager
+    def _opened(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Iterator[tuple[Pass, Tensor]]:
+        """One pass, with the field frozen and checked, and the input as one tensor; the arguments are those of
+        `forward`."""
+        with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
+            if isinstance(x, Tensor):
+                yield self._pass(x, t0, field, horizon), x
+                return
+            structure = structure_of(x, "x")
+            with structure.restored_errors():
+                flat = structure.flatten(x, "x")
+                pass_ = replace(self._pass(flat, t0, structure.field(field), horizon), structure=structure)
+                self.strategy.check(pass_)  # What was checked before is the field itself.
+                yield pass_, flat
 
     def extra_repr(self) -> str:
         return f"{type(self.scheme).__name__}, {self._grid_repr()}"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.pass_ import Pass, hermite
 from resolvent.equation.norms import per_sample
 from resolvent.schemes.interval import Number
 
@@ -152,3 +152,13 @@ def bracket(times: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     step = step.clamp(0, len(points) - 2)
     left, right = points.gather(0, step), points.gather(0, step + 1)
     return step, (times - left) / (right - left), right - left
+
+
+def states_between(pass_: Pass, states: Tensor, left: Tensor, right: Tensor, times: Tensor) -> Tensor:
+    """The states (count, batch, *shape) at times (count,) or (count, batch), from those at the grid points and the
+    slopes of the field at both ends of each step."""
+    like = states[0]
+    step, s, h = (found.expand(-1, len(like)) for found in bracket(times, grid_points(pass_, like)))
+    rows = torch.arange(len(like), device=like.device)
+    s, h = (value.reshape(*value.shape, *[1] * (like.dim() - 1)) for value in (s, h))
+    return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
 from resolvent.equation.options import Place, SolveOptions
 from resolvent.equation.solution import Solution
+from resolvent.equation.structure import Structure, Structured
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Interval, Number, per_row
 from resolvent.schemes.scheme import Carry, Scheme, Step
@@ -36,6 +38,7 @@ class Pass:
         reuse: whether a solve resumes the solver state of the previous one.
         stores: whether the graph of every layer is kept.
         grid: the times of the grid points relative to t0, numbers or a tensor (num_steps + 1,); None for equal steps.
+        structure: of the states, if they consist of several tensors. The field is then one of flat states.
     """
 
     field: Field
@@ -50,6 +53,7 @@ class Pass:
     reuse: bool = False
     stores: bool = True
     grid: tuple[float, ...] | Tensor | None = None
+    structure: Structure | None = None
 
     @cached_property
     def vector_field(self) -> VectorField:
@@ -131,14 +135,15 @@ class Trajectory:
 
     Attributes:
         times: (num_steps + 1,), or (num_steps + 1, batch) if samples have start times or horizons of their own.
-        states: (num_steps + 1, batch, *shape), the input first.
+        states: (num_steps + 1, batch, *shape), the input first; in the structure of the input if that consists of
+            several tensors.
         solutions: the solves in order. One per step for a theta, multistep or fully implicit scheme, one per stage for
             a diagonally implicit one, none for an explicit one. If a `ThetaBlock` solves several layers together (see
             its `mode`), one per group of layers.
     """
 
     times: Tensor
-    states: Tensor
+    states: Structured
     solutions: tuple[Solution, ...]
 
     @property
@@ -146,8 +151,13 @@ class Trajectory:
         """The number of calls of the field by the solves."""
         return sum(solution.evaluations for solution in self.solutions)
 
+    def structured(self, structure: Structure) -> "Trajectory":
+        """The trajectory of flat states, with states and solutions in their structure."""
+        solutions = tuple(structure.solution(solution) for solution in self.solutions)
+        return Trajectory(self.times, structure.unflatten(self.states), solutions)
+
     def __repr__(self) -> str:
-        shape = tuple(self.states.shape)
+        shape = tree_map(lambda part: tuple(part.shape), self.states)
         return f"Trajectory({shape}, {len(self.solutions)} solves, {self.evaluations} evaluations)"
 
 

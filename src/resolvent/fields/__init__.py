@@ -7,6 +7,7 @@ from resolvent.fields.base import Field, Time
 from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
+from resolvent.fields.monotone import Monotone
 from resolvent.fields.one_sided import OneSided
 from resolvent.fields.piecewise import Piecewise
 from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian, Partitioned
@@ -24,6 +25,7 @@ __all__ = [
     "Hamiltonian",
     "LinearPart",
     "MatrixPart",
+    "Monotone",
     "OneSided",
     "Partitioned",
     "Piecewise",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from resolvent.errors import ConvergenceError, ConvergenceWarning
 
@@ -42,7 +43,8 @@ class Integration:
 
     Attributes:
         times: (count,) or (count, batch), as given.
-        states: (count, batch, *shape), differentiable; NaN at times that a sample did not reach.
+        states: (count, batch, *shape), differentiable, in the structure of y0; NaN at times that a sample did not
+            reach.
         status: (batch,), `IntegrationStatus` codes.
         accepted, rejected: (batch,), numbers of steps.
         reached: (batch,), the last time that was reached, in float64; if an event stopped the sample, the time of the
@@ -67,8 +69,9 @@ class Integration:
 
     def __repr__(self) -> str:
         most = int((self.accepted + self.rejected).max()) if self.accepted.numel() else 0
+        shape = tree_map(lambda part: tuple(part.shape), self.states)
         return (
-            f"Integration({tuple(self.states.shape)}: {int(self.done.sum())} of {self.status.numel()} done, "
+            f"Integration({shape}: {int(self.done.sum())} of {self.status.numel()} done, "
             f"at most {most} steps, {self.evaluations} evaluations)"
         )
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from resolvent.equation.solution import Solution
 from resolvent.solvers.resolve import resolve_with, solve_options
 
 Number = float | Tensor
-Field = Callable[[Number, Tensor], Tensor]
+Field = Callable[[Number, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
