@@ -82,7 +82,7 @@ def test_a_step_and_its_dense_output_have_their_orders(name: str) -> None:
     assert float(observed[:2].mean()) > 4 - 0.4
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [pytest.param("KENCARP3", marks=pytest.mark.slow), "KENCARP4"])
 def test_diffusion_and_reaction_with_a_thousand_unknowns(name: str) -> None:
     """The largest eigenvalue is -80,000: an explicit method would take 30,000 steps."""
     field = Reaction(laplacian(1000))
@@ -115,7 +115,7 @@ def test_two_dimensional_grids() -> None:
     torch.testing.assert_close(part.solve(y - tau * part.product(y), tau), y)
 
 
-@pytest.mark.parametrize("memory", ["store", "checkpoint"])
+@pytest.mark.parametrize("memory", ["store", pytest.param("checkpoint", marks=pytest.mark.slow)])
 def test_gradients(memory: str) -> None:
     rates = torch.tensor([-40.0, -3.0, -0.5], requires_grad=True)
     y0 = torch.tensor([[1.0, 0.3, 0.2], [0.2, 0.6, -0.4]], requires_grad=True)
@@ -130,7 +130,7 @@ def test_gradients(memory: str) -> None:
             return rates * y + torch.sin(y.roll(1, 1)) + torch.as_tensor(t).reshape(-1, 1)
 
     found = []
-    for scheme, rtol, kind in ((tableaux.KENCARP4, 1e-6, memory), (tableaux.DORMAND_PRINCE5, 1e-10, "store")):
+    for scheme, rtol, kind in ((tableaux.KENCARP4, 1e-6, memory), (tableaux.DORMAND_PRINCE5, 1e-8, "store")):
         states = rs.odeint(Field(), y0, times, scheme, rtol=rtol, memory=kind).states
         found.append(torch.autograd.grad(states.sin().sum(), (rates, y0, times)))
     for g, exact in zip(*found, strict=True):

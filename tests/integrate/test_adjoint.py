@@ -48,9 +48,9 @@ def test_the_error_follows_the_tolerance() -> None:
     """Exact gradients are those of the computed states; the adjoint has an error of its own."""
     field, inputs = problem(True)
     errors = []
-    exact = rs.odeint(field, inputs[1], inputs[2], tableaux.TSITOURAS5, 1e-12).states[-1].sum()
+    exact = rs.odeint(field, inputs[1], inputs[2], tableaux.TSITOURAS5, 1e-10).states[-1].sum()
     exact_gradients = torch.autograd.grad(exact, inputs, retain_graph=True)
-    for rtol in (1e-3, 1e-5, 1e-7):
+    for rtol in (1e-3, 1e-5, 1e-6):
         states = rs.odeint(field, inputs[1], inputs[2], tableaux.TSITOURAS5, rtol, memory="adjoint").states
         gradients = torch.autograd.grad(states[-1].sum(), inputs, retain_graph=True)
         errors.append(max(float((g - e).abs().max()) for g, e in zip(gradients, exact_gradients, strict=True)))

@@ -67,14 +67,14 @@ def test_the_backward_pass_on_a_grid_is_not_alarmed_by_rounding() -> None:
     """Fixed steps of SDIRK3 on a logarithmic grid, with a tolerance near rounding: its linear systems, with condition
     numbers of 1e10, stop at residuals of some 1e-14, which is as far as they can get."""
     torch.manual_seed(0)
-    rates = (torch.tensor([0.04, 1e4, 3e7]) * 10 ** (torch.rand(6, 3) - 0.5)).requires_grad_()
+    rates = (torch.tensor([0.04, 1e4, 3e7]) * 10 ** (torch.rand(3, 3) - 0.5)).requires_grad_()
 
     def field(t: float | Tensor, y: Tensor) -> Tensor:
         a, b, c = y.unbind(1)
         slow, back, fast = rates[:, 0] * a, rates[:, 1] * b * c, rates[:, 2] * b * b
         return torch.stack([back - slow, slow - back - fast, fast], 1)
 
-    times = torch.cat([torch.zeros(1), torch.logspace(-4, 8, 30)])
+    times = torch.cat([torch.zeros(1), torch.logspace(-4, 8, 16)])
     for rtol in (None, 1e-12):
         y = rs.Block(
             field,
@@ -83,7 +83,7 @@ def test_the_backward_pass_on_a_grid_is_not_alarmed_by_rounding() -> None:
             stopping=rs.Stopping(rtol=rtol, atol=1e-14),
             on_failure="ignore",
             adjoint=rs.ImplicitAdjoint(on_failure="raise"),
-        )(torch.tensor([[1.0, 0.0, 0.0]]).repeat(6, 1))
+        )(torch.tensor([[1.0, 0.0, 0.0]]).repeat(3, 1))
         (gradient,) = torch.autograd.grad(y[:, 2].sum(), rates)
         # What is left of the first species, 1 - y3, falls with rates 1 and 3 and grows with rate 2.
         assert (gradient[:, [0, 2]] > 0).all()
