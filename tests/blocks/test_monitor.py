@@ -120,7 +120,7 @@ def test_options_are_restored_after_an_error():
 
 
 def test_wrong_use():
-    with pytest.raises(ValueError, match="contains no block"):
+    with pytest.raises(ValueError, match="contains neither a block"):
         Monitor(nn.Linear(2, 2))
     with Monitor(model()) as monitor, pytest.raises(ValueError, match="open already"):
         monitor.__enter__()
