@@ -77,6 +77,14 @@ def test_samples_that_a_group_of_layers_does_not_solve_count_where_they_are_solv
     torch.testing.assert_close(both[1:], alone)
 
 
+def test_equilibrium_layers_are_recorded():
+    layer = rs.Equilibrium(lambda z, x: torch.tanh(0.5 * z + x))
+    with Monitor(nn.Sequential(layer)) as monitor:
+        nn.Sequential(layer)(torch.randn(5, 3, requires_grad=True)).sum().backward()
+    assert [record.samples for record in monitor.records.values()] == [5, 5]
+    assert set(monitor.records) == {("0", "forward"), ("0", "backward")}
+
+
 def test_log_and_table():
     network = model()
     with Monitor(network) as monitor:
@@ -112,7 +120,7 @@ def test_options_are_restored_after_an_error():
 
 
 def test_wrong_use():
-    with pytest.raises(ValueError, match="contains no block"):
+    with pytest.raises(ValueError, match="contains neither a block"):
         Monitor(nn.Linear(2, 2))
     with Monitor(model()) as monitor, pytest.raises(ValueError, match="open already"):
         monitor.__enter__()
