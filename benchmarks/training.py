@@ -1,17 +1,14 @@
 """Trains networks with implicit layers with default settings, over many seeds, for docs/training.md.
 
-python benchmarks/training.py [--tasks moons,digits] [--seeds 12] [--out build/training] [--write]
+python benchmarks/training.py [--tasks moons,digits] [--seeds 12] [--jobs 1] [--out build/training] [--write]
 
 Every run leaves a file, so that an interrupted benchmark goes on where it was. What is counted: trainings that end in
-an error, accuracy on held-out data, and how many solves needed a fallback.
+an error, accuracy on held-out data, and how many solves needed a fallback or failed.
 """
 
-import argparse
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import mean, stdev
 
 import torch
@@ -19,23 +16,24 @@ from sklearn import datasets
 from torch import Tensor, nn
 
 import resolvent as rs
+import runs
 
-PAGE = Path(__file__).parent.parent / "docs" / "training.md"
-BEGIN, END = "<!-- training: begin -->", "<!-- training: end -->"
-BATCH, FULL_BATCH = 64, 256
+FULL_BATCH = 256
 # The loss of weights for which a layer has no solution. Finite: torch's line search interpolates.
 WORST = 1e6
 
 
 class Count:
-    """Samples seen in solves, those for which the first solver was not enough, and probes of a line search refused."""
+    """Samples in solves, those for which the first solver was not enough, those that failed, and probes of a line
+    search that were refused."""
 
     def __init__(self) -> None:
-        self.samples = self.fallbacks = self.refused = 0
+        self.samples = self.fallbacks = self.failed = self.refused = 0
 
     def __call__(self, solution: rs.Solution) -> None:
         self.samples += solution.solver_index.numel()
         self.fallbacks += int((solution.solver_index > 0).sum())
+        self.failed += int((~solution.converged).sum())
 
 
 class Attention(nn.Module):
@@ -49,17 +47,23 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two blocks of attention and perceptron, every branch an implicit layer; the rows of a digit are its tokens."""
+    """Two blocks of attention and perceptron, every branch an implicit layer; the quarters of a digit are its tokens.
+
+    Embeddings are multiplied by sqrt(width), as usual: the slopes of a layer norm are inverse to the size of its input.
+    """
 
     def __init__(self, theta: float, width: int = 16) -> None:
         super().__init__()
-        self.embed, self.position = nn.Linear(8, width), nn.Parameter(0.1 * torch.randn(8, width))
+        self.embed, self.position = nn.Linear(16, width), nn.Parameter(0.1 * torch.randn(4, width))
         branches = [branch for _ in range(2) for branch in (Attention(width), _perceptron(width))]
         self.layers = nn.Sequential(*(rs.ThetaBlock(rs.Autonomous(f), theta, 1, 1.0) for f in branches))
         self.out = nn.Linear(width, 10)
+        self.scale = width**0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layers(self.embed(x.unflatten(1, (8, 8))) + self.position).mean(1))
+        quarters = x.reshape(-1, 2, 4, 2, 4).transpose(2, 3).reshape(-1, 4, 16)
+        tokens = self.scale * self.embed(quarters) + self.position
+        return self.out(self.layers(tokens).mean(1))
 
 
 def _perceptron(width: int) -> nn.Module:
@@ -99,12 +103,14 @@ def digits_net(theta: float) -> nn.Module:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A network, its data (samples and labels for a seed), and how it is trained."""
+    """A network, its data (samples and labels for a seed), and how it is trained; iterations are those of L-BFGS."""
 
     network: Callable[[float], nn.Module]
     data: Callable[[int], tuple[Tensor, Tensor]]
     epochs: int
     learning_rate: float
+    batch: int = 64
+    iterations: int = 40
     thetas: tuple[float, ...] = (0.0, 0.5, 1.0)
 
 
@@ -121,8 +127,8 @@ def digits(seed: int) -> tuple[Tensor, Tensor]:
 TASKS = {
     "moons": Task(moons_net, moons, 30, 1e-2),
     "digits": Task(digits_net, digits, 15, 1e-2),
-    "equilibrium": Task(Equilibrium, digits, 10, 1e-2, (0.0, 1.0)),
-    "transformer": Task(Transformer, digits, 4, 1e-2),
+    "equilibrium": Task(Equilibrium, digits, 10, 1e-2, thetas=(0.0, 1.0)),
+    "transformer": Task(Transformer, digits, 15, 5e-3, batch=128, iterations=60),
 }
 OPTIMIZERS = ("adam", "l-bfgs")
 
@@ -139,7 +145,7 @@ def run(name: str, theta: float, optimizer: str, seed: int) -> dict[str, float |
     began = time.process_time()
     try:
         data = x[train], y[train]
-        loss = _adam(network, *data, task) if optimizer == "adam" else _lbfgs(network, *data, count)
+        loss = _adam(network, *data, task) if optimizer == "adam" else _lbfgs(network, *data, task, count)
     except (rs.errors.ResolventError, RuntimeError) as error:
         return {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
     with torch.no_grad():
@@ -151,6 +157,7 @@ def run(name: str, theta: float, optimizer: str, seed: int) -> dict[str, float |
         "seconds": seconds,
         "samples": count.samples,
         "fallbacks": count.fallbacks,
+        "masked": count.failed,
         "refused": count.refused,
     }
 
@@ -166,7 +173,7 @@ def _observe(network: nn.Module) -> Count:
 def _adam(network: nn.Module, x: Tensor, y: Tensor, task: Task) -> float:
     optimizer = torch.optim.Adam(network.parameters(), lr=task.learning_rate)
     for _ in range(task.epochs):
-        for rows in torch.randperm(len(x)).split(BATCH):
+        for rows in torch.randperm(len(x)).split(task.batch):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
             loss.backward()
@@ -174,9 +181,9 @@ def _adam(network: nn.Module, x: Tensor, y: Tensor, task: Task) -> float:
     return loss.item()
 
 
-def _lbfgs(network: nn.Module, x: Tensor, y: Tensor, count: Count) -> float:
+def _lbfgs(network: nn.Module, x: Tensor, y: Tensor, task: Task, count: Count) -> float:
     """All at once, as L-BFGS needs it, and of some hundred samples, so that it does not take for ever."""
-    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=40, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=task.iterations, line_search_fn="strong_wolfe")
     x, y = x[:FULL_BATCH], y[:FULL_BATCH]
 
     def closure() -> Tensor:
@@ -194,10 +201,11 @@ def _lbfgs(network: nn.Module, x: Tensor, y: Tensor, count: Count) -> float:
 
 
 def combinations(tasks: list[str], seeds: int) -> Iterator[tuple[str, float, str, int]]:
-    for seed in range(seeds):
-        for name in tasks:
-            for optimizer in OPTIMIZERS:
-                for theta in TASKS[name].thetas:
+    """The slowest first, so that many processes end at about the same time."""
+    for name in sorted(tasks, key=list(TASKS).index, reverse=True):
+        for optimizer in OPTIMIZERS:
+            for theta in reversed(TASKS[name].thetas):
+                for seed in range(seeds):
                     yield name, theta, optimizer, seed
 
 
@@ -206,50 +214,37 @@ def _position(key: tuple[str, float, str]) -> tuple[int, str, float]:
     return list(TASKS).index(name), optimizer, theta
 
 
-def table(results: dict[tuple[str, float, str], list[dict[str, float | str]]]) -> str:
+def table(results: dict[tuple[str, float, str], list[runs.Found]]) -> str:
     lines = [
         "| network | optimizer | theta | trainings | errors | accuracy, held out | lowest | solves with a fallback | "
-        "probes refused |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "masked | probes refused |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for (name, theta, optimizer), runs in results.items():
-        finished = [found for found in runs if "error" not in found]
-        accuracy = [100 * float(found["accuracy"]) for found in finished] or [float("nan")]
+    for (name, theta, optimizer), trainings in results.items():
+        finished = [found for found in trainings if "error" not in found]
+        accuracy = [100 * found["accuracy"] for found in finished] or [float("nan")]
         spread = stdev(accuracy) if len(accuracy) > 1 else 0.0
-        counts = [sum(int(found[key]) for found in finished) for key in ("samples", "fallbacks", "refused")]
-        samples, fallbacks, refused = counts
+        counts = [sum(found[key] for found in finished) for key in ("samples", "fallbacks", "masked", "refused")]
+        samples, fallbacks, masked, refused = counts
         share = f"{fallbacks:,} of {samples:,}" if samples else "none to solve"
         lines.append(
-            f"| {name} | {optimizer} | {theta:g} | {len(runs)} | {len(runs) - len(finished)} | "
-            f"{mean(accuracy):.1f} ± {spread:.1f} % | {min(accuracy):.1f} % | {share} | {refused} |"
+            f"| {name} | {optimizer} | {theta:g} | {len(trainings)} | {len(trainings) - len(finished)} | "
+            f"{mean(accuracy):.1f} ± {spread:.1f} % | {min(accuracy):.1f} % | {share} | {masked} | {refused} |"
         )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.parser(__doc__, 12, "build/training")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--out", type=Path, default=Path("build/training"))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/training.md")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, theta, optimizer, seed in combinations(arguments.tasks.split(","), arguments.seeds):
-        file = arguments.out / f"{name}_{theta:g}_{optimizer}_{seed}.json"
-        if not file.exists():
-            file.write_text(json.dumps(run(name, theta, optimizer, seed)))
-            print(file.stem, file.read_text(), flush=True)
-    results: dict[tuple[str, float, str], list[dict[str, float | str]]] = {}
-    for file in sorted(arguments.out.glob("*.json")):
-        name, theta, optimizer, _ = file.stem.split("_")
-        results.setdefault((name, float(theta), optimizer), []).append(json.loads(file.read_text()))
+    wanted = list(combinations(arguments.tasks.split(","), arguments.seeds))
+    runs.run_all(run, wanted, arguments.out, arguments.jobs)
+    results = runs.collect(wanted, arguments.out)
     found = table({key: results[key] for key in sorted(results, key=_position)})
     print(found)
     if arguments.write:
-        text = PAGE.read_text(encoding="utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}", encoding="utf-8")
+        runs.write_table("training.md", "training", found)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,18 @@ def frozen(x: Tensor, field: rs.fields.MLP) -> Tensor:
         return fixed(0.0, x)
 
 
+def monitored(x: Tensor, block: rs.ThetaBlock) -> Any:
+    with rs.blocks.Monitor(block) as monitor:
+        y = block(x)
+    assert monitor.records
+    return y
+
+
+def recorded(x: Tensor, record: rs.blocks.SolveRecord) -> Any:
+    record.add(rs.resolve(torch.cos, x, 0.5))
+    return x
+
+
 def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
     with rs.blocks.solved_with(block, stopping=stopping()):
         return block(x)
@@ -367,6 +379,7 @@ EXAMPLES: dict[str, Example] = {
     "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
     "fields.MLP": field_example(mlp),
     "fields.Monotone": given(monotone, lambda x, layer: layer(x)),
+    "fields.OneSided": field_example(lambda: fields.OneSided(nn.Linear(4, 5), 0.5)),
     "fields.Piecewise": field_example(two_pieces),
     "solvers.ForwardBackward": given(lambda: monotone(solver=rs.solvers.ForwardBackward()), lambda x, layer: layer(x)),
     "solvers.PeacemanRachford": given(
@@ -384,6 +397,8 @@ EXAMPLES: dict[str, Example] = {
         lambda x, layer: layer(x),
     ),
     "blocks.frozen_weights": given(mlp, frozen),
+    "blocks.Monitor": given(lambda: rs.ThetaBlock(mlp()), monitored),
+    "blocks.SolveRecord": given(rs.blocks.SolveRecord, recorded),
     "blocks.solved_with": given(lambda: rs.ThetaBlock(mlp()), solved_otherwise),
     "models.implicit_resnet18": Example(lambda: lambda x: resnet()(x), SMALL),
     "plotting.paper_style": Example(lambda: styled),

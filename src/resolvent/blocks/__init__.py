@@ -12,6 +12,8 @@ from resolvent.blocks.memory import Checkpoint as Checkpoint
 from resolvent.blocks.memory import Memory as Memory
 from resolvent.blocks.memory import Reversible as Reversible
 from resolvent.blocks.memory import Store as Store
+from resolvent.blocks.monitor import Monitor as Monitor
+from resolvent.blocks.monitor import SolveRecord as SolveRecord
 from resolvent.blocks.pass_ import Pass as Pass
 from resolvent.blocks.pass_ import Trajectory as Trajectory
 from resolvent.blocks.randomness import FrozenRandomness as FrozenRandomness

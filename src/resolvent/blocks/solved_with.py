@@ -1,5 +1,6 @@
 """`solved_with`: a context that changes the solve options of a model."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,12 +38,13 @@ def solved_with(
     before = [(block, block.options) for block in model.modules() if isinstance(block, Block | Equilibrium)]
     try:
         for block, own in before:
-            block.options = solve_options(
+            changed = solve_options(
                 own.solver if solver is None else solver,
                 own.stopping if stopping is None else stopping,
                 own.adjoint if adjoint is None else adjoint,
                 own.on_failure if on_failure is None else on_failure,
             )
+            block.options = dataclasses.replace(changed, observe=own.observe)
         yield
     finally:
         for block, own in before:

@@ -58,7 +58,8 @@ class Cause:
 
     @property
     def advice(self) -> str:
-        if self.slope < 1 and not self.far and self.reached >= 1:
+        harmless = self.slope < 1 and self.smallest >= _NEARLY_SINGULAR
+        if harmless and not self.far and self.reached >= 1:
             return "a looser tolerance, float64, or a look at F: it may be discontinuous."
         return (
             "less tau: more layers over the same horizon, or a shorter horizon; or a field whose slopes stay below "

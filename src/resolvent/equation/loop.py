@@ -202,9 +202,9 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
-    """Measures residuals again whose squares may underflow, which can happen with no absolute tolerance."""
+    """Measures residuals again whose squares may underflow, where the tolerance is as small as they are."""
     kind = torch.finfo(progress.residual.dtype)
-    tiny = progress.residual <= (kind.tiny / kind.eps) ** 0.5
+    tiny = progress.earned <= (kind.tiny / kind.eps) ** 0.5
     if not any_true(tiny):
         return
     with torch.no_grad():
@@ -288,6 +288,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         all_converged=all_converged,
         matrix=None if state is None else state.matrix,
         state=state if attempts[0].solver.learns and not transforming() else None,
+        linear=problem.linear,
     )
 
 
@@ -297,17 +298,26 @@ def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done
         rows = unsolved.nonzero().squeeze(1)
         natural = None if done.natural is None else done.natural[rows]
         more, _ = iterate(problem.take(rows), fallback, stopping, done.value[rows], natural=natural)
+        _keep_better(more, done.value[rows], done.residual[rows])
         done.value = done.value.index_copy(0, rows, more.value)
         done.residual = done.residual.index_copy(0, rows, more.residual)
         done.status = done.status.index_copy(0, rows, more.status)
         done.steps = done.steps.index_add(0, rows, more.steps)
         return more.all_converged
     more, _ = iterate(problem, fallback, stopping, done.value, active=unsolved, natural=done.natural)
+    _keep_better(more, done.value, done.residual)
     done.value = torch.where(per_sample(unsolved, done.value), more.value, done.value)
     done.residual = torch.where(unsolved, more.residual, done.residual)
     done.status = torch.where(unsolved, more.status, done.status)
     done.steps = done.steps + torch.where(unsolved, more.steps, 0)
     return more.all_converged
+
+
+def _keep_better(more: Progress, value: Tensor, residual: Tensor) -> None:
+    """Returns samples that a fallback did not solve to the earlier value, if its residual is smaller."""
+    better = (more.status == Status.CONVERGED.value) | ~(residual <= more.residual)
+    more.value = torch.where(per_sample(better, value), more.value, value)
+    more.residual = torch.where(better, more.residual, residual)
 
 
 def _refuse_overflow(progress: Progress) -> bool:

@@ -13,7 +13,7 @@ _MIN_SIZE_TO_TEST = 1 << 12
 
 def flat(x: Tensor) -> Tensor:
     """(batch, *shape) to (batch, n)."""
-    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def length(x: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class Solution:
         all_converged: whether all samples converged; reading it does not wait for the device.
         matrix: I - tau F'(value), if the solver computed it.
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
+        linear: whether the equation was linear, as that of a backward pass is.
     """
 
     value: Tensor
@@ -80,6 +81,7 @@ class Solution:
     all_converged: bool = False
     matrix: "Matrix | None" = field(default=None, repr=False)
     state: "State | None" = field(default=None, repr=False)
+    linear: bool = False
 
     @property
     def converged(self) -> Tensor:

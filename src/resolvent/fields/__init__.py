@@ -7,6 +7,7 @@ from resolvent.fields.bounded import Bounded
 from resolvent.fields.conv import Conv
 from resolvent.fields.mlp import MLP
 from resolvent.fields.monotone import Monotone
+from resolvent.fields.one_sided import OneSided
 from resolvent.fields.piecewise import Piecewise
 from resolvent.fields.structured import ConvexGradient, GradientFlow, Hamiltonian, Partitioned
 from resolvent.fields.weights import initialise
@@ -21,6 +22,7 @@ __all__ = [
     "GradientFlow",
     "Hamiltonian",
     "Monotone",
+    "OneSided",
     "Partitioned",
     "Piecewise",
     "Sin",

@@ -113,11 +113,17 @@ def value_and_jacobian(layers: Sequence[nn.Module], t: object, y: Tensor) -> tup
     """
     tangents: Tensor | None = None  # (n, batch, width), one per direction; None is the identity.
     for layer in layers:
-        x, y = y, layer(y)
+        x = y
         if isinstance(layer, nn.Linear):
-            transposed = layer.weight.mT
-            tangents = transposed[:, None].expand(-1, len(y), -1) if tangents is None else tangents @ transposed
+            transposed, bias = layer.weight.t(), layer.bias
+            y = x @ transposed if bias is None else torch.addmm(bias, x, transposed)
+            if tangents is None:
+                tangents = transposed[:, None].expand(-1, len(y), -1)
+            else:
+                products = tangents.reshape(-1, tangents.shape[2]) @ transposed
+                tangents = products.view(*tangents.shape[:2], -1)
             continue
+        y = layer(x)
         derivative = derivative_of(layer)
         assert derivative is not None
         if tangents is None:

@@ -1,5 +1,6 @@
 """Plans of several solvers: `Auto`, the default, and `Fallback`, a custom one."""
 
+import math
 from dataclasses import dataclass
 
 from resolvent.equation.problem import Problem
@@ -7,13 +8,18 @@ from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.solvers.anderson import Anderson
 from resolvent.solvers.descent import LBFGS
 from resolvent.solvers.gmres import GMRES
+from resolvent.solvers.homotopy import Homotopy
 from resolvent.solvers.linear import DENSE_LIMIT, DenseLU
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
-from resolvent.solvers.pseudo_transient import PseudoTransient
+from resolvent.solvers.pseudo_transient import MOST_DENSE, PseudoTransient
 
-_FOR_FEW = tuple(Attempt(solver) for solver in (Newton(), PseudoTransient(), LBFGS()))
-_FOR_MANY = tuple(Attempt(solver) for solver in (Anderson(), NewtonKrylov(), PseudoTransient(), LBFGS()))
+# By the most unknowns for which they are tried.
+_PLANS = {
+    DENSE_LIMIT: (Newton(), PseudoTransient(), Homotopy(), LBFGS()),
+    MOST_DENSE: (Anderson(), NewtonKrylov(), Homotopy(), PseudoTransient(), LBFGS()),
+    math.inf: (Anderson(), NewtonKrylov(), PseudoTransient(), LBFGS()),
+}
 # The most steps of Anderson's method in the backward pass; beyond, GMRES is faster.
 _FEW_STEPS = 40
 
@@ -49,17 +55,19 @@ class Fallback(Plan):
 class Auto(Plan):
     """Picks a method by the number of unknowns n of a sample, with fallbacks:
 
-    | n          | first    | then         | then            | then  |
-    |------------|----------|--------------|-----------------|-------|
-    | at most 32 | Newton   |              | PseudoTransient | LBFGS |
-    | more       | Anderson | NewtonKrylov | PseudoTransient | LBFGS |
+    | n           | first    | then            | then            | then            | then  |
+    |-------------|----------|-----------------|-----------------|-----------------|-------|
+    | at most 32  | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
+    | at most 128 | Anderson | NewtonKrylov    | Homotopy        | PseudoTransient | LBFGS |
+    | more        | Anderson | NewtonKrylov    | PseudoTransient | LBFGS           |       |
 
     A fallback continues from the best iterate, and only for the samples that did not converge. The choice depends only
     on n, so the result of a sample does not depend on its batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return _FOR_FEW if problem.size <= DENSE_LIMIT else _FOR_MANY
+        plan = next(plan for most, plan in _PLANS.items() if problem.size <= most)
+        return tuple(Attempt(solver) for solver in plan)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()

@@ -18,7 +18,7 @@ _CHANGE = 0.1
 # The growth factor of the time step; a rejected one shrinks by its square.
 _GROWTH = 3.0
 # Up to this many unknowns the matrix is formed: its determinant shows on which side of a singularity a sample is.
-_MOST_DENSE = 128
+MOST_DENSE = 128
 # The tolerance of the corrections for many unknowns, relative to their right-hand side.
 _ACCURACY = 1e-2
 
@@ -61,7 +61,7 @@ class PseudoTransient(InexactSolver):
         return self._at(problem, w, torch.where(follows, state.delta * _GROWTH, state.delta / _GROWTH**2))
 
     def _at(self, problem: NonlinearProblem, w: Tensor, delta: Tensor) -> PseudoTransientState:
-        if problem.size > _MOST_DENSE:
+        if problem.size > MOST_DENSE:
             r, matrix = problem.defect(w), None
         else:
             image, matrix = evaluate_with_matrix(problem, w)

@@ -1,0 +1,75 @@
+"""Compares the speed of this version with that of another one: `resolvent bench` of either, in turns.
+
+python benchmarks/versions.py OTHER/src [--rows B1,B2,B3] [--turns 5] [--device cpu]
+
+A turn is a process of its own. What is compared is the time of a step over that of the explicit network in the same
+process, so that the load of the machine cancels.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent.parent / "src"
+# Compiling takes minutes in every process.
+SKIP = "compiled"
+Key = tuple[str, float, str, str]
+
+
+def turn(source: Path, rows: str, device: str) -> dict[Key, float]:
+    """Ratios to the explicit network by row, theta, contender and kind of step, for the package in a folder."""
+    module = "resolvent_lab" if (source / "resolvent_lab").exists() else "resolvent"
+    with tempfile.TemporaryDirectory() as out:
+        options = ["--rows", rows, "--rounds", "3", "--skip", SKIP, "--device", device, "--out", out]
+        path = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
+        subprocess.run(
+            [sys.executable, "-m", module, "bench", *options],
+            env={**os.environ, "PYTHONPATH": path},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        found = json.loads((Path(out) / "results.json").read_text())
+    return {
+        (record["row"] + " " + record["title"], record["theta"], name, kind): entry[kind]["ratio"][1]
+        for record in found["rows"]
+        for name, entry in record["contenders"].items()
+        for kind in ("train", "infer")
+        if not name.startswith("explicit")
+    }
+
+
+def table(old: list[dict[Key, float]], new: list[dict[Key, float]]) -> str:
+    lines = ["| row | theta | contender | step | other / explicit | this / explicit | this / other |", "|---" * 7 + "|"]
+    for key in new[0]:
+        row, theta, name, kind = key
+        before, after = [each[key] for each in old if key in each], [each[key] for each in new if key in each]
+        ratio = f"{median(after) / median(before):.2f}" if before else ""
+        lines.append(f"| {row} | {theta:g} | {name} | {kind} | {_spread(before)} | {_spread(after)} | {ratio} |")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="the folder `src` of another checkout")
+    parser.add_argument("--rows", default="B1,B2,B3")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    old, new = [], []
+    for _ in range(arguments.turns):
+        old.append(turn(arguments.other.resolve(), arguments.rows, arguments.device))
+        new.append(turn(HERE.resolve(), arguments.rows, arguments.device))
+        print(table(old, new), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
