@@ -378,8 +378,8 @@ EXAMPLES: dict[str, Example] = {
     ),
     "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
     "fields.MLP": field_example(mlp),
-    "fields.Monotone": given(monotone, lambda x, layer: layer(x)),
     "fields.OneSided": field_example(lambda: fields.OneSided(nn.Linear(4, 5), 0.5)),
+    "fields.Monotone": given(monotone, lambda x, layer: layer(x)),
     "fields.Piecewise": field_example(two_pieces),
     "solvers.ForwardBackward": given(lambda: monotone(solver=rs.solvers.ForwardBackward()), lambda x, layer: layer(x)),
     "solvers.PeacemanRachford": given(

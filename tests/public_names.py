@@ -22,8 +22,6 @@ PUBLIC: dict[str, ModuleType] = {
     "": rs,
     **{name: getattr(rs, name) for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)},
     "schemes.tableaux": tableaux,
-    "adjoints": rs.adjoints,
-    "solvers": rs.solvers,
     "integrate": integrate,
     "plotting": plotting,
 }

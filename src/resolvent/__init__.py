@@ -1,10 +1,21 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import adjoints as adjoints
-from resolvent import analysis, blocks, errors, estimators, fields, models, regularizers, schemes, spectral
+from resolvent import (
+    adjoints,
+    analysis,
+    blocks,
+    errors,
+    estimators,
+    fields,
+    models,
+    regularizers,
+    schemes,
+    solvers,
+    spectral,
+)
 from resolvent.blocks import Block, Equilibrium, ThetaBlock, check_field, jvp, make_implicit
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
-from resolvent.equation.approximate_adjoint import NeumannAdjoint, OneStepAdjoint
+from resolvent.equation.approximate_adjoint import OneStepAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
@@ -19,7 +30,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.linear import DenseLU
-from resolvent.solvers.newton import Chord, Newton
+from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
 from resolvent.solvers.pseudo_transient import PseudoTransient
@@ -36,7 +47,6 @@ __all__ = [
     "BiCGStab",
     "Block",
     "Broyden",
-    "Chord",
     "ConjugateGradient",
     "ConvergenceError",
     "DenseLU",
@@ -47,7 +57,6 @@ __all__ = [
     "ImplicitAdjoint",
     "Mask",
     "Neumann",
-    "NeumannAdjoint",
     "Newton",
     "NewtonKrylov",
     "OneStepAdjoint",
@@ -59,6 +68,7 @@ __all__ = [
     "Stopping",
     "ThetaBlock",
     "UnrolledAdjoint",
+    "adjoints",
     "analysis",
     "blocks",
     "check_field",
@@ -72,5 +82,6 @@ __all__ = [
     "regularizers",
     "resolve",
     "schemes",
+    "solvers",
     "spectral",
 ]

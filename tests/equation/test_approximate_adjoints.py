@@ -42,7 +42,7 @@ def test_phantom_gradients_are_those_of_damped_steps_from_the_solution(damping: 
 
 @pytest.mark.parametrize(
     ("phantom", "same"),
-    [(PhantomAdjoint(1, 1.0), rs.OneStepAdjoint()), (PhantomAdjoint(4, 1.0), rs.NeumannAdjoint(3))],
+    [(PhantomAdjoint(1, 1.0), rs.OneStepAdjoint()), (PhantomAdjoint(4, 1.0), rs.adjoints.NeumannAdjoint(3))],
 )
 def test_phantom_gradients_contain_the_one_step_and_the_neumann_series(phantom: Adjoint, same: Adjoint) -> None:
     W, b = weight(5), torch.randn(3, 5)

@@ -236,7 +236,7 @@ def test_wrong_arguments_are_refused_at_once(arguments: dict[str, object], messa
         (lambda: rs.ImplicitAdjoint(solver="gmres"), "solver"),
         (lambda: rs.ImplicitAdjoint(stopping=1e-6), "stopping"),
         (lambda: rs.ImplicitAdjoint(on_failure="x"), "on_failure"),
-        (lambda: rs.NeumannAdjoint(terms=-1), "terms"),
+        (lambda: rs.adjoints.NeumannAdjoint(terms=-1), "terms"),
     ],
 )
 def test_wrong_settings_are_refused_where_they_are_made(make, message: str) -> None:  # type: ignore[no-untyped-def]

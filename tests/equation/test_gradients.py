@@ -105,7 +105,9 @@ def test_third_derivatives_of_order_three() -> None:
 
 
 @pytest.mark.parametrize(
-    "adjoint", [rs.ImplicitAdjoint(), rs.NeumannAdjoint(terms=30), rs.OneStepAdjoint()], ids=lambda a: type(a).__name__
+    "adjoint",
+    [rs.ImplicitAdjoint(), rs.adjoints.NeumannAdjoint(terms=30), rs.OneStepAdjoint()],
+    ids=lambda a: type(a).__name__,
 )
 def test_a_second_derivative_that_was_not_prepared_raises(adjoint: Adjoint) -> None:
     b, tau, W = inputs()
@@ -196,7 +198,8 @@ def test_approximate_adjoints_and_their_measured_error() -> None:
         return 0.5 * w @ torch.linalg.qr(W).Q
 
     errors = {
-        k: rs.analysis.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)
+        k: rs.analysis.gradient_error(rs.adjoints.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W])
+        for k in (0, 1, 4, 8)
     }
     assert errors[0].relative == pytest.approx(rs.analysis.gradient_error(rs.OneStepAdjoint(), F, b, 1.0, [W]).relative)
     for k in (0, 1, 4, 8):

@@ -17,7 +17,7 @@ from structured_states import Multiscale, Pair, images, joined, pair, rows
 CLOSE = rs.Stopping(rtol=1e-11, atol=1e-12, max_steps=5000)
 ADJOINTS = [
     *(rs.ImplicitAdjoint(solver=solver) for solver in LINEAR_SOLVERS),
-    rs.NeumannAdjoint(60),
+    rs.adjoints.NeumannAdjoint(60),
     rs.UnrolledAdjoint(),
 ]
 

@@ -23,7 +23,7 @@ PAIRS = [
             (rs.Anderson(), rs.GMRES(restart=2)),
             (rs.NewtonKrylov(), rs.BiCGStab()),
             (rs.Broyden(), rs.Neumann()),
-            (rs.Chord(), rs.DenseLU()),
+            (rs.solvers.Chord(), rs.DenseLU()),
         )
     ),
 ]

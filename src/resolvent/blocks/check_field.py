@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from resolvent.blocks.randomness import FrozenRandomness
 from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.function import as_vector_field
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.structure import FlatField, Structured, structure_of
 from resolvent.equation.torch_func import transforming
@@ -119,7 +120,7 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
         changed[kept] = x[kept]
     if _differ(first[kept], field(tree_map(with_others, t), changed)[kept], first):
         _refuse(field, repeats=not _differ(first, field(t, x), first))
-    if getattr(field, "rowwise", False):
+    if as_vector_field(field).rowwise:
         _check_row_alone(field, x, t, first)
 
 

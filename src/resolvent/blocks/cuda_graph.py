@@ -183,8 +183,8 @@ def _explaining_waits() -> Iterator[None]:
             raise
         raise ValueError(
             "the pass waits for the device somewhere, and cannot be recorded. In blocks the cause may be a learned "
-            "theta, memory='reversible', rs.NewtonKrylov(), rs.Chord(), or a fully implicit Runge-Kutta scheme; in "
-            "your own layers, code that reads a number, such as .item(), or makes a tensor from one."
+            "theta, memory='reversible', rs.NewtonKrylov(), rs.solvers.Chord(), or a fully implicit Runge-Kutta "
+            "scheme; in your own layers, code that reads a number, such as .item(), or makes a tensor from one."
         ) from error
 
 

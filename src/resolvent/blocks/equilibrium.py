@@ -13,7 +13,7 @@ from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Policy
-from resolvent.equation.function import Function
+from resolvent.equation.function import Function, as_function
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -148,8 +148,10 @@ class Equilibrium(nn.Module):
             return f(z, *tree_unflatten(mine, spec))
 
         plain = len(at) == len(leaves) == len(inputs)
-        linear_part = getattr(self.f, "linear_part", None)
-        return Function(f if plain else call, tuple(leaves[i] for i in at), rowwise, linear_part)
+        known = as_function(f)
+        conditions = tuple(leaves[i] for i in at)
+        split = known.split if plain else None
+        return Function(f if plain else call, conditions, rowwise, known.linear_part, split=split)
 
     def _solve(self, function: Function, z: Tensor, samples: Tensor | None) -> Solution:
         self._check_once(function, z)

@@ -101,7 +101,7 @@ class _Linearized:
     """The linear field of the tangents, v to F'(t, w) v with fixed t and w."""
 
     def __init__(self, field: Field, t: Number, w: Tensor) -> None:
-        self.linear_part = getattr(field, "linear_part", None)
+        self.linear_part = as_vector_field(field).linear_part
         self._jacobian = Jacobian(lambda state: field(t, state), w, detach=False)
 
     def __call__(self, _: Number, v: Tensor) -> Tensor:

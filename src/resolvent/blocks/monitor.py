@@ -52,7 +52,7 @@ class SolveRecord:
 
 
 class Monitor:
-    """Records the solves of all blocks and equilibria of a model while it is open, forward and backward.
+    """Records the solves of all blocks of a model while it is open, forward and backward.
 
         with rs.blocks.Monitor(model) as monitor:
             loss(model(x), y).backward()
@@ -64,7 +64,7 @@ class Monitor:
     options of the blocks are changed while the monitor is open, and restored on exit.
 
     Arguments:
-        model: a block or an equilibrium, or a module that contains some.
+        model: a block or an equilibrium layer, or a module that contains some.
 
     Attributes:
         records: a `SolveRecord` for each name of a block in the model and direction, "forward" or "backward". Explicit
@@ -75,7 +75,8 @@ class Monitor:
         self._blocks = {name: block for name, block in model.named_modules() if isinstance(block, Block | Equilibrium)}
         if not self._blocks:
             raise ValueError(
-                f"{type(model).__name__} contains no block such as rs.ThetaBlock: nothing is solved in it."
+                f"{type(model).__name__} contains neither a block such as rs.ThetaBlock nor an "
+                "rs.Equilibrium: nothing is solved in it."
             )
         self._before: dict[str, SolveOptions] = {}
         self.records: dict[tuple[str, str], SolveRecord] = {}

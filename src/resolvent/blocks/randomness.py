@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from resolvent.equation.function import as_vector_field
 from resolvent.equation.torch_func import transforming
 
 
@@ -45,11 +46,11 @@ class FrozenRandomness(nn.Module):
 
     @property
     def autonomous(self) -> bool:
-        return getattr(self.module, "autonomous", False)
+        return as_vector_field(self.module).autonomous
 
     @property
     def linear_part(self) -> float | Tensor | None:
-        return getattr(self.module, "linear_part", None)
+        return as_vector_field(self.module).linear_part
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         if self._seed is None:

@@ -11,7 +11,7 @@ from resolvent.equation.failure import Policy
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution
-from resolvent.equation.solver import Plan
+from resolvent.equation.solver import InverseState, Plan
 from resolvent.equation.stopping import Stopping
 
 
@@ -120,7 +120,7 @@ class ShineAdjoint(AttachedAdjoint):
 
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
         state = system.linearization.state
-        assert state is not None
+        assert isinstance(state, InverseState)
 
         def guess(g: Tensor) -> Tensor:
             u = state.inverse(system, g, system.transposed)

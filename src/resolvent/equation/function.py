@@ -31,6 +31,8 @@ class Function:
             (batch, n, n) without a graph; for functions with a Jacobian in closed form.
         mix: (rows, rows), or None.
         triangular: whether the mix is lower triangular, as for consecutive layers.
+        split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
+            (batch, n).
     """
 
     call: Callable[..., Tensor]
@@ -40,6 +42,7 @@ class Function:
     value_and_jacobian: ValueAndJacobian | None = None
     mix: Tensor | None = None
     triangular: bool = False
+    split: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
@@ -86,16 +89,17 @@ def Rowwise(
         linear_part: c in F(w) = c w + N(w), see `Function`.
         value_and_jacobian: called like the function for vector states, see `Function`.
     """
-    return Function(function, conditions, True, linear_part, value_and_jacobian)
+    split = as_function(function).split
+    return Function(function, conditions, True, linear_part, value_and_jacobian, split=split)
 
 
 def as_function(F: Any) -> Function:
-    """Wraps a user's callable. Reads its attribute `linear_part` if it has one."""
+    """Wraps a user's callable. Reads its attributes `linear_part` and `split` if it has them."""
     if isinstance(F, Function):
         return F
     if not callable(F):
         raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
-    return Function(F, linear_part=getattr(F, "linear_part", None))
+    return Function(F, **{name: getattr(F, name) for name in ("linear_part", "split") if hasattr(F, name)})
 
 
 def mixed(mix: Tensor, rows: Tensor) -> Tensor:

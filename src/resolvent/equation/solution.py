@@ -1,6 +1,6 @@
 """`Solution`, the result of a solve, and `Status`, how each sample ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -98,6 +98,13 @@ class Solution:
     @property
     def jvps(self) -> int:
         return self.work.jvps
+
+    def take(self, rows: Tensor) -> "Solution":
+        """The solution of the samples `rows` alone. The counts stay those of the whole batch."""
+        parts = {name: getattr(self, name)[rows] for name in ("value", "status", "residual", "steps", "solver_index")}
+        matrix = None if self.matrix is None else self.matrix.take(rows)
+        all_converged = bool((parts["status"] == Status.CONVERGED).all())
+        return replace(self, **parts, matrix=matrix, state=None, all_converged=all_converged)
 
     def __repr__(self) -> str:
         names = " then ".join(type(solver).__name__ for solver in self.solvers)

@@ -29,10 +29,13 @@ class State:
     matrix: Matrix | None = None
     floor: Tensor | None = None
 
+
+class InverseState(State, ABC):
+    """The state of a solver with `has_inverse`."""
+
+    @abstractmethod
     def inverse(self, problem: Problem, x: Tensor, transposed: bool) -> Tensor:
-        """H x or H^T x, where H is the approximation to (I - tau F')^{-1} that the solver has built; for solvers with
-        `has_inverse`."""
-        raise NotImplementedError
+        """H x or H^T x, where H is the approximation to (I - tau F')^{-1} that the solver has built."""
 
 
 class Attempt(NamedTuple):

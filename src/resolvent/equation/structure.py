@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_map, tree_unflatten
 
-from resolvent.equation.function import Function
+from resolvent.equation.function import Function, as_vector_field
 from resolvent.equation.solution import Solution
 from resolvent.errors import ConvergenceError
 
@@ -69,7 +69,8 @@ class Structure:
         def call(w: Tensor, *conditions: Tensor) -> Tensor:
             return self.flatten(F.call(self.unflatten(w), *conditions), "the value of F")
 
-        return replace(F, call=call, linear_part=self.sample(F.linear_part, "linear_part"), value_and_jacobian=None)
+        linear_part = self.sample(F.linear_part, "linear_part")
+        return replace(F, call=call, linear_part=linear_part, value_and_jacobian=None, split=None)
 
     def field(self, field: Callable[..., Any]) -> "FlatField":
         """A field of structured states, as one of flat states."""
@@ -124,15 +125,15 @@ class FlatField(nn.Module):
 
     @property
     def rowwise(self) -> bool:
-        return getattr(self.field, "rowwise", False)
+        return as_vector_field(self.field).rowwise
 
     @property
     def autonomous(self) -> bool:
-        return getattr(self.field, "autonomous", False)
+        return as_vector_field(self.field).autonomous
 
     @property
     def linear_part(self) -> float | Tensor | None:
-        return self.structure.sample(getattr(self.field, "linear_part", None), "linear_part")
+        return self.structure.sample(as_vector_field(self.field).linear_part, "linear_part")
 
     def forward(self, *arguments: Any) -> Tensor:
         *others, y = arguments

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resolvent.blocks.pass_ import Trajectory
 from resolvent.blocks.weights import frozen_weights
+from resolvent.equation.function import as_vector_field
 from resolvent.equation.structure import Structure, structure_of
 from resolvent.fields.piecewise import right_end
 
@@ -53,7 +54,7 @@ class Points:
         count, batch = self.states.shape[:2]
         with frozen_weights(field) as field:
             field = field if self.structure is None else self.structure.field(field)
-            if getattr(field, "rowwise", False):
+            if as_vector_field(field).rowwise:
                 times = self.times.reshape(count, -1).expand(count, batch)
                 values = function(field, times.reshape(-1), self.states.flatten(0, 1))
                 return tuple(value.unflatten(0, (count, batch)) for value in values)

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from resolvent.equation.norms import dot, flat, per_sample, rms
 from resolvent.equation.problem import Problem
-from resolvent.equation.solver import State
+from resolvent.equation.solver import InverseState
 from resolvent.solvers.history import SHORTEN, Best, coefficients, combine, divide, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 
 @dataclass(kw_only=True)
-class BroydenState(State):
+class BroydenState(InverseState):
     """H is the division by 1 - tau c plus the products of the columns of the rings `left` and `right`. A sample that is
     done keeps its columns, whatever the others do."""
 

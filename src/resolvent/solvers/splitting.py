@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,16 +98,14 @@ class Splitting(NonlinearSolver):
 
     def _parts(self, problem: NonlinearProblem) -> tuple[Tensor, Tensor]:
         name, function = type(self).__name__, problem.function
-        split: Any = getattr(function.call, "split", None)
-        if split is None or function.mix is not None:
+        if function.split is None:
             raise ValueError(
                 f"{name} needs a function that says how it is split, as in rs.Equilibrium(rs.fields.Monotone(...)): "
                 "take rs.Anderson() for others."
             )
         if isinstance(problem.tau, Tensor) or problem.tau != 1 or any_true(problem.b != 0):
             raise ValueError(f"{name} solves z = F(z), with b = 0 and tau = 1, as in rs.Equilibrium.")
-        W, offset = split(*function.conditions)
-        return W, offset
+        return function.split(*function.conditions)
 
 
 @dataclass(frozen=True)
