@@ -113,6 +113,17 @@ def integrated(scheme: Any, **options: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: rs.odeint(field, x, [0.0, 0.3, 0.6], scheme, **options).states
 
 
+def with_linear_part(part: fields.LinearPart) -> Callable[[Tensor], Any]:
+    """A field with a linear part, in an additive scheme and in implicit layers."""
+    field = fields.Autonomous(lambda y: part.product(y) + 0.3 * torch.sin(y), rowwise=True, linear_part=part)
+    layers = block(field)
+    return lambda x: (
+        rs.odeint(field, x, [0.0, 0.3], tableaux.KENCARP4).states,
+        layers(x),
+        part.solve(x, 0.1),
+    )
+
+
 def field_example(make: Callable[[], rs.fields.Field], shape: tuple[int, ...] = (3, 4)) -> Example:
     """A field evaluated at one time and at a time for each sample, and a block of it."""
 
@@ -293,6 +304,7 @@ EXAMPLES: dict[str, Example] = {
     "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "odeint": Example(lambda: integrated("auto")),
     "odeint: implicit, with jumps": Example(lambda: integrated(tableaux.KVAERNO5, jumps=[0.25])),
+    "odeint: with the continuous adjoint": Example(lambda: integrated(tableaux.TSITOURAS5, memory="adjoint")),
     "odeint: states of several tensors": Example(lambda: lambda x: rs.odeint(swirl, halves(x), [0.0, 0.6]).final),
     "odeint: with an event": given(
         mlp, lambda x, field: rs.odeint(field, x, [0.0, 0.6], event=lambda t, y: t + 0.1 * y[:, 0] - 0.4).final
@@ -368,6 +380,10 @@ EXAMPLES: dict[str, Example] = {
     "fields.Conv": field_example(lambda: fields.Conv(2, 2, size=(4, 4), activation=nn.Tanh()), IMAGES),
     "fields.ConvexGradient": Example(
         lambda: fields.ConvexGradient(nn.Linear(4, 5), nn.Tanh(), None, 1.0, None, False, 1)
+    ),
+    "fields.FourierPart": Example(lambda: with_linear_part(fields.FourierPart.laplacian((4,), 0.5))),
+    "fields.MatrixPart": Example(
+        lambda: with_linear_part(fields.MatrixPart(torch.tensor([[-2.0, 1.0], [1.0, -3.0]]).kron(torch.eye(2))))
     ),
     "fields.GradientFlow": field_example(lambda: fields.GradientFlow(nn.Linear(4, 5), bound=1.0)),
     "fields.GradientFlow: a convolution that pads by reflection": field_example(

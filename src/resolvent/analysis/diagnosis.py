@@ -24,6 +24,8 @@ from resolvent.schemes.interval import Number
 # Coarse tolerances: quick, and accurate enough for a report.
 _RTOL, _COUNT = 1e-2, 2
 _ENDS = ("rightmost", "largest")
+# A mode is stiff if |h lambda| exceeds this.
+_STIFF = 10.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _report(pass_: Pass, n: int, carry: Carry, step: Step) -> LayerReport:
         abscissa=_largest(z.real),
         growth=_largest(amplification(scheme, z)),
         damped_growth=_largest(amplification(scheme, z[_damped(scheme, z)]), 0.0),
+        stiff_growth=_largest(amplification(scheme, z[(z.abs() > _STIFF) & (z.real < 0)])),
         pole_distance=-_largest(-(z[:, None] - poles).abs(), -math.inf if finite else math.nan),
         pole=-_largest(-poles.abs(), -math.inf),
         lipschitz=_layer_lipschitz(pass_, n, carry, ~failed) if finite else math.nan,
@@ -116,7 +119,7 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
     else:
         ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
         found = torch.cat(tuple(ends), dim=1)
-    h = float(torch.as_tensor(pass_.h).detach())
+    h = float(torch.as_tensor(pass_.interval(n).h).detach())
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 

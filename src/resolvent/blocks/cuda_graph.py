@@ -169,7 +169,10 @@ def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solu
     adjoint = options.adjoint
     if isinstance(adjoint, ImplicitAdjoint):  # Its own tolerance would be checked.
         adjoint = dataclasses.replace(adjoint, stopping=None, on_failure=None)
-    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=options.stopping.atol)
+    atol = options.stopping.atol
+    if isinstance(atol, Tensor):
+        raise ValueError("a CUDA graph does not test single components: take a number as atol of rs.Stopping(...).")
+    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=atol)
     return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
 
 

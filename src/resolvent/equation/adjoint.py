@@ -13,6 +13,7 @@ from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
 from resolvent.equation.norms import per_sample, power_of_two
@@ -148,7 +149,7 @@ class AttachedAdjoint(Adjoint):
         tau = torch.as_tensor(problem.tau, device=w.device)
         # Zero if there is no linear part: the autograd function takes only tensors.
         c = problem.function.linear_part
-        c = torch.as_tensor(0.0 if c is None else c, device=w.device)
+        c = torch.as_tensor(0.0 if c is None or isinstance(c, LinearPart) else c, device=w.device)
 
         def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
             w, tau, c, *others = tensors

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.torch_func import outside_inference
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
@@ -26,7 +27,8 @@ class Function:
         conditions: tensors (batch, ...) with one row per sample, or (batch, rows, ...) if there is a mix.
         rowwise: whether F treats each sample alone and all alike, so that it may be called with any number of rows. A
             plain callable is always called with the whole batch: it may close over tensors with one row per sample.
-        linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample.
+        linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample, or a
+            `LinearPart`.
         value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
             (batch, n, n) without a graph; for functions with a Jacobian in closed form.
         mix: (rows, rows), or None.
@@ -38,7 +40,7 @@ class Function:
     call: Callable[..., Tensor]
     conditions: tuple[Tensor, ...] = ()
     rowwise: bool = False
-    linear_part: float | Tensor | None = None
+    linear_part: float | Tensor | LinearPart | None = None
     value_and_jacobian: ValueAndJacobian | None = None
     mix: Tensor | None = None
     triangular: bool = False
@@ -76,7 +78,7 @@ class Function:
 def Rowwise(
     function: Callable[..., Tensor],
     *conditions: Tensor,
-    linear_part: float | Tensor | None = None,
+    linear_part: float | Tensor | LinearPart | None = None,
     value_and_jacobian: ValueAndJacobian | None = None,
 ) -> Function:
     """Declares that F treats each sample alone and all alike, so that it may be called with any number of rows.
@@ -123,7 +125,7 @@ class VectorField:
     call: Callable[[Any, Tensor], Tensor]
     rowwise: bool = False
     autonomous: bool = False
-    linear_part: float | Tensor | None = None
+    linear_part: float | Tensor | LinearPart | None = None
     value_and_jacobian: ValueAndJacobian | None = None
 
     def __call__(self, t: Any, y: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Vector fields F(t, y), with bounds on their spectra."""
 
+from resolvent.equation.linear_part import FourierPart, LinearPart, MatrixPart
 from resolvent.fields.activations import Sin, Slopes, nonexpansive, slopes_of
 from resolvent.fields.autonomous import Autonomous
 from resolvent.fields.base import Field, Time
@@ -19,8 +20,11 @@ __all__ = [
     "Conv",
     "ConvexGradient",
     "Field",
+    "FourierPart",
     "GradientFlow",
     "Hamiltonian",
+    "LinearPart",
+    "MatrixPart",
     "Monotone",
     "OneSided",
     "Partitioned",

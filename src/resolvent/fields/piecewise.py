@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, expect_field
 from resolvent.spectral import Disc
 
@@ -111,10 +112,12 @@ class Piecewise(Field):
         return position.floor().clamp(0, len(self.fields) - 1).long()
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         """The linear part, if all pieces have the same."""
         first, *others = (field.linear_part for field in self.pieces)
-        if not others or (isinstance(first, float) and all(part == first for part in others)):
+        if not others or (
+            isinstance(first, float | LinearPart) and all(part is first or part == first for part in others)
+        ):
             return first
         return None
 

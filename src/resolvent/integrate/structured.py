@@ -8,7 +8,7 @@ from torch import Tensor
 
 from resolvent.equation.structure import Structure, structure_of
 from resolvent.errors import ConvergenceError
-from resolvent.integrate.jumps import Change, Jumps
+from resolvent.integrate.events import Change, Jumps
 from resolvent.integrate.result import Integration
 
 

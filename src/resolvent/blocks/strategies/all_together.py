@@ -77,6 +77,8 @@ class AllTogether(Strategy):
         scheme, options = pass_.scheme, pass_.options
         if scheme.chord is None:
             return "takes theta layers in the midpoint form"
+        if not pass_.equal:
+            return 'takes equal steps, the same for all samples: take mode="sequential"'
         if not pass_.vector_field.rowwise:
             return f"takes a field that treats samples alone; {type(pass_.field).__name__} does not declare rowwise"
         if options.solver != Auto() or pass_.reuse or pass_.guess is not None:
@@ -87,6 +89,8 @@ class AllTogether(Strategy):
             return "keeps all layers in memory: take memory='store'"
         if options.stopping.fixed:
             return "must check convergence, got rs.FixedSteps(...)"
+        if isinstance(options.stopping.atol, Tensor):
+            return "takes one number as the absolute tolerance, got a tensor"
         return None
 
     def group(self, pass_: "Pass", x: Tensor) -> int:
