@@ -114,7 +114,10 @@ OURS = {
     "resolvent, Picard and Neumann": ours(rs.Picard(), rs.Neumann()),
 }
 THEIRS = {
-    f"torchdeq, {solver}": [theirs(solver, factor * TOLERANCE) for factor in (3.0, 1.0, 0.3, 0.1, 0.03)]
+    f"torchdeq, {solver}": [
+        theirs(solver, factor * TOLERANCE)
+        for factor in (100.0, 50.0, 30.0, 20.0, 10.0, 7.0, 5.0, 3.0, 2.0, 1.0, 0.5, 0.3)
+    ]
     for solver in ("anderson", "broyden", "fixed_point_iter")
 }
 
