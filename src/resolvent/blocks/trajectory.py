@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from resolvent.equation.solution import Solution
 from resolvent.equation.structure import Structure, Structured
