@@ -24,11 +24,10 @@ CHANNELS, BLOCKS, BATCH = 16, 4, 64
 EPOCHS, RATE = 8, 2e-3
 # The recipe: an epoch for each theta, at a learning rate that falls to zero along half a cosine, with a penalty on
 # slopes that are too steep for the last theta. Two epochs with the penalty alone come first.
-THETAS = (0.0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5)
+THETAS = (0.0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5)
 FINE_TUNING_RATE = 1e-3
 # The penalty is evaluated for this many samples of a batch.
 PENALISED = 16
-STOPPING = rs.Stopping(rtol=1e-3)
 
 
 class BasicBlock(nn.Module):
@@ -87,13 +86,15 @@ def digits(seed: int) -> Data:
     return Data((x[train], y[train]), (x[test], y[test]))
 
 
-def convert(trained: nn.Module, block: type[nn.Module], theta: float, **options: Any) -> nn.Module:
+def convert(
+    trained: nn.Module, block: type[nn.Module], theta: float, max_steps: int | None = None, **options: Any
+) -> nn.Module:
     """A copy with weights of its own."""
     return rs.make_implicit(
         copy.deepcopy(trained),
         theta,
         predicate=lambda _, module: isinstance(module, block),
-        stopping=STOPPING,
+        stopping=rs.Stopping(rtol=1e-3, max_steps=max_steps),
         **options,
     )
 
@@ -154,13 +155,14 @@ def accuracy(network: nn.Module, data: Data) -> float:
 
 def converted(trained: nn.Module, block: type[nn.Module], theta: float, data: Data) -> tuple[float, float]:
     """The accuracy without fine-tuning, and the percentage of samples that have an equation which was not solved. These
-    keep the best iterate. Newton's method alone: the fallbacks take minutes for equations without a solution."""
+    keep the best iterate. A few Newton steps alone: the fallbacks take minutes for equations without a solution."""
     unsolved = torch.zeros(len(data.test[0]), dtype=torch.bool)
 
     def observe(solution: rs.Solution) -> None:
         unsolved.logical_or_(~solution.converged)
 
-    network = convert(trained, block, theta, solver=rs.NewtonKrylov(), on_failure="ignore")
+    solver = rs.NewtonKrylov(inner_steps=10)
+    network = convert(trained, block, theta, max_steps=20, solver=solver, on_failure="ignore")
     for module in network.modules():
         if isinstance(module, rs.ThetaBlock):
             module.options = dataclasses.replace(module.options, observe=observe)
