@@ -17,7 +17,7 @@ from resolvent.fields import MLP, Bounded, Field
 
 PAGE = Path(__file__).parent.parent / "docs" / "blocks.md"
 BEGIN, END = "<!-- guesses: begin -->", "<!-- guesses: end -->"
-SOLVERS = [rs.Newton(), rs.Chord(), rs.Broyden(), rs.Anderson(), rs.Picard()]
+SOLVERS = [rs.Newton(), rs.solvers.Chord(), rs.Broyden(), rs.Anderson(), rs.Picard()]
 VARIANTS = [
     ("previous", False),
     ("explicit", False),

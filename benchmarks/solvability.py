@@ -217,7 +217,7 @@ def run(folder: Path, name: str, way: str, seed: int) -> runs.Found:
         train(task, network, way, data, count)
         with torch.no_grad():
             score = _score(task, network(data.test[0]), data.test[1])
-    except (rs.ResolventError, RuntimeError) as error:
+    except (rs.errors.ResolventError, RuntimeError) as error:
         return {"error": f"{type(error).__name__}: {error}".split("\n")[0], "seconds": time.process_time() - began}
     return {"score": score, "seconds": time.process_time() - began, **dataclasses.asdict(count)}
 

@@ -24,7 +24,7 @@ SHORT = {
 FORWARD = [
     rs.Auto(),
     rs.Newton(),
-    rs.Chord(),
+    rs.solvers.Chord(),
     rs.NewtonKrylov(),
     rs.PseudoTransient(),
     rs.Anderson(),

@@ -146,7 +146,7 @@ def run(name: str, theta: float, optimizer: str, seed: int) -> dict[str, float |
     try:
         data = x[train], y[train]
         loss = _adam(network, *data, task) if optimizer == "adam" else _lbfgs(network, *data, task, count)
-    except (rs.ResolventError, RuntimeError) as error:
+    except (rs.errors.ResolventError, RuntimeError) as error:
         return {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
     with torch.no_grad():
         accuracy = (network(x[test]).argmax(1) == y[test]).double().mean().item()

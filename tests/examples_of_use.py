@@ -113,6 +113,17 @@ def integrated(scheme: Any, **options: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: rs.odeint(field, x, [0.0, 0.3, 0.6], scheme, **options).states
 
 
+def with_linear_part(part: fields.LinearPart) -> Callable[[Tensor], Any]:
+    """A field with a linear part, in an additive scheme and in implicit layers."""
+    field = fields.Autonomous(lambda y: part.product(y) + 0.3 * torch.sin(y), rowwise=True, linear_part=part)
+    layers = block(field)
+    return lambda x: (
+        rs.odeint(field, x, [0.0, 0.3], tableaux.KENCARP4).states,
+        layers(x),
+        part.solve(x, 0.1),
+    )
+
+
 def field_example(make: Callable[[], rs.fields.Field], shape: tuple[int, ...] = (3, 4)) -> Example:
     """A field evaluated at one time and at a time for each sample, and a block of it."""
 
@@ -228,6 +239,35 @@ def solved_otherwise(x: Tensor, block: rs.ThetaBlock) -> Tensor:
         return block(x)
 
 
+def halves(x: Tensor) -> dict[str, Tensor]:
+    """A state of two tensors of different shapes."""
+    return {"q": x[:, :3], "p": x[:, 3]}
+
+
+def swirl(t: Any, y: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"q": -y["q"].sin() + y["p"][:, None], "p": -y["q"].sum(1)}
+
+
+def swirled(z: dict[str, Tensor], x: dict[str, Tensor]) -> dict[str, Tensor]:
+    turned = swirl(0.0, z)
+    return {name: x[name] + 0.2 * turned[name] for name in x}
+
+
+class Injected(nn.Module):
+    """A contraction, plus the input."""
+
+    def __init__(self, *more: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), *more)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return self.layers(z) / 4 + x
+
+
+def monotone(**options: Any) -> rs.Equilibrium:
+    return rs.Equilibrium(fields.Monotone(4, nn.Linear(4, 4), margin=0.5), stopping=stopping(), **options)
+
+
 EXAMPLES: dict[str, Example] = {
     "Autonomous": field_example(lambda: rs.Autonomous(nn.Linear(4, 4), rowwise=True)),
     "Block": stepping(schemes.Theta(0.5)),
@@ -237,14 +277,23 @@ EXAMPLES: dict[str, Example] = {
     "Rowwise": Example(
         lambda: lambda x: solve(x, rs.Rowwise(lambda w, c: torch.tanh(w) * c, x.square() / 8), solver=rs.Newton())
     ),
+    "Equilibrium": given(
+        lambda: rs.Equilibrium(Injected(), stopping=stopping()), lambda x, layer: (layer(x), layer(x, z0=x.cos()))
+    ),
+    "Equilibrium: states of several tensors, started warm": given(
+        lambda: rs.Equilibrium(swirled, stopping=stopping(), warm=3),
+        lambda x, layer: layer(halves(x), samples=torch.arange(3)),
+    ),
     "ThetaBlock": Example(lambda: passes(block())),
     "ThetaBlock: trapezoid form": Example(lambda: passes(block(form="trapezoid", mode="sequential"))),
     "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
+    "ThetaBlock: states of several tensors": given(lambda: passes(block(swirl)), lambda x, call: call(halves(x))),
     "check_field": given(mlp, lambda x, field: rs.check_field(field, x)),
     "blocks.cuda_graph": given(
         block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
     ),
     "blocks.CudaGraph": given(block, lambda x, model: (rs.blocks.CudaGraph(model, 8) if x.is_cuda else model)(x)),
+    "adjoints.ShineAdjoint": solving(adjoint=rs.adjoints.ShineAdjoint(), solver=rs.Broyden()),
     "analysis.gradient_error": Example(
         lambda: partial(rs.analysis.gradient_error, rs.OneStepAdjoint(), nn.Linear(4, 4), tau=0.1, stopping=stopping())
     ),
@@ -255,10 +304,15 @@ EXAMPLES: dict[str, Example] = {
     "jvp: by forward mode": given(lambda: block(form="trapezoid"), lambda x, model: rs.jvp(model, x, x.cos())[:2]),
     "odeint": Example(lambda: integrated("auto")),
     "odeint: implicit, with jumps": Example(lambda: integrated(tableaux.KVAERNO5, jumps=[0.25])),
+    "odeint: with the continuous adjoint": Example(lambda: integrated(tableaux.TSITOURAS5, memory="adjoint")),
+    "odeint: states of several tensors": Example(lambda: lambda x: rs.odeint(swirl, halves(x), [0.0, 0.6]).final),
     "odeint: with an event": given(
         mlp, lambda x, field: rs.odeint(field, x, [0.0, 0.6], event=lambda t, y: t + 0.1 * y[:, 0] - 0.4).final
     ),
     "resolve": solving(),
+    "resolve: states of several tensors": Example(
+        lambda: lambda x: solve(halves(x), lambda w: swirl(0.0, w), w0=halves(x.cos()))  # type: ignore[arg-type]
+    ),
     "resolve: tensors for tau and the first guess": given(
         layer_and_tanh, lambda b, F: solve(b, F, tau=0.1 * b[:, 0].sigmoid(), w0=b.cos())
     ),
@@ -327,6 +381,10 @@ EXAMPLES: dict[str, Example] = {
     "fields.ConvexGradient": Example(
         lambda: fields.ConvexGradient(nn.Linear(4, 5), nn.Tanh(), None, 1.0, None, False, 1)
     ),
+    "fields.FourierPart": Example(lambda: with_linear_part(fields.FourierPart.laplacian((4,), 0.5))),
+    "fields.MatrixPart": Example(
+        lambda: with_linear_part(fields.MatrixPart(torch.tensor([[-2.0, 1.0], [1.0, -3.0]]).kron(torch.eye(2))))
+    ),
     "fields.GradientFlow": field_example(lambda: fields.GradientFlow(nn.Linear(4, 5), bound=1.0)),
     "fields.GradientFlow: a convolution that pads by reflection": field_example(
         lambda: fields.GradientFlow(
@@ -337,13 +395,22 @@ EXAMPLES: dict[str, Example] = {
     "fields.Hamiltonian": field_example(lambda: fields.Hamiltonian(nn.Linear(2, 3), nn.Linear(2, 3), bound=1.0)),
     "fields.MLP": field_example(mlp),
     "fields.OneSided": field_example(lambda: fields.OneSided(nn.Linear(4, 5), 0.5)),
+    "fields.Monotone": given(monotone, lambda x, layer: layer(x)),
     "fields.Piecewise": field_example(two_pieces),
+    "solvers.ForwardBackward": given(lambda: monotone(solver=rs.solvers.ForwardBackward()), lambda x, layer: layer(x)),
+    "solvers.PeacemanRachford": given(
+        lambda: monotone(solver=rs.solvers.PeacemanRachford()), lambda x, layer: layer(x)
+    ),
     "fields.Sin": Example(fields.Sin),
     "fields.initialise": given(lambda: nn.Linear(4, 4), initialised),
     "fields.nonexpansive": Example(lambda: lambda x: fields.nonexpansive(nn.Softplus())(x)),
     "fields.slopes_of": Example(lambda: lambda x: fields.slopes_of(nn.GELU())),
     "models.ImplicitResNet": given(
         resnet, lambda x, model: (model(x), model.forward_with_trajectories(x).logits), SMALL
+    ),
+    "blocks.FrozenRandomness": given(
+        lambda: rs.Equilibrium(rs.blocks.FrozenRandomness(Injected(nn.Dropout(0.5))), stopping=stopping()),
+        lambda x, layer: layer(x),
     ),
     "blocks.frozen_weights": given(mlp, frozen),
     "blocks.Monitor": given(lambda: rs.ThetaBlock(mlp()), monitored),
@@ -363,6 +430,10 @@ EXAMPLES: dict[str, Example] = {
     ),
     "regularizers.DiagonalPenalty": penalised(regularizers.DiagonalPenalty()),
     "regularizers.Solvability": penalised(regularizers.Solvability(limit=-1.0)),
+    "regularizers.JacobianPenalty": given(
+        lambda: rs.Equilibrium(Injected(), stopping=stopping()),
+        lambda x, layer: regularizers.JacobianPenalty(0.5)(layer.f, layer(x), x),
+    ),
     "regularizers.KineticEnergy": penalised(regularizers.KineticEnergy()),
     "regularizers.Sensitivity": given(
         classifier, lambda x, model: regularizers.Sensitivity(1.0, "softmax")(model, x)[:2]

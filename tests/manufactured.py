@@ -155,7 +155,7 @@ SOLVERS = [
     rs.Anderson(),
     rs.Broyden(),
     rs.Newton(),
-    rs.Chord(),
+    rs.solvers.Chord(),
     rs.NewtonKrylov(),
     rs.GradientDescent(),
     rs.GradientDescent(momentum=0.5),

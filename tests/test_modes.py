@@ -72,7 +72,7 @@ def is_own(error: BaseException) -> bool:
     while trace.tb_next is not None:
         trace = trace.tb_next
     inside = Path(trace.tb_frame.f_code.co_filename).is_relative_to(LIBRARY)
-    return inside and isinstance(error, ValueError | rs.ResolventError)
+    return inside and isinstance(error, ValueError | rs.errors.ResolventError)
 
 
 def own_error_or(call: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[Tensor] | None:

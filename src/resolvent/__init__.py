@@ -1,13 +1,26 @@
 """Implicit residual networks in PyTorch: layers that solve w = b + tau F(w), differentiated exactly."""
 
-from resolvent import analysis, blocks, estimators, fields, models, regularizers, schemes, spectral
-from resolvent.blocks import Block, ThetaBlock, check_field, jvp, make_implicit
-from resolvent.equation.adjoint import ImplicitAdjoint, NeumannAdjoint, OneStepAdjoint, UnrolledAdjoint
+from resolvent import (
+    adjoints,
+    analysis,
+    blocks,
+    errors,
+    estimators,
+    fields,
+    models,
+    regularizers,
+    schemes,
+    solvers,
+    spectral,
+)
+from resolvent.blocks import Block, Equilibrium, ThetaBlock, check_field, jvp, make_implicit
+from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
+from resolvent.equation.approximate_adjoint import OneStepAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Rowwise
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps, Stopping
-from resolvent.errors import ConvergenceError, DerivativeOrderError, ResolventError
+from resolvent.errors import ConvergenceError
 from resolvent.fields.autonomous import Autonomous
 from resolvent.integrate import odeint
 from resolvent.solvers.anderson import Anderson
@@ -17,7 +30,7 @@ from resolvent.solvers.broyden import Broyden
 from resolvent.solvers.descent import LBFGS, ConjugateGradient, GradientDescent
 from resolvent.solvers.gmres import GMRES
 from resolvent.solvers.linear import DenseLU
-from resolvent.solvers.newton import Chord, Newton
+from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Neumann, Picard
 from resolvent.solvers.pseudo_transient import PseudoTransient
@@ -34,33 +47,32 @@ __all__ = [
     "BiCGStab",
     "Block",
     "Broyden",
-    "Chord",
     "ConjugateGradient",
     "ConvergenceError",
     "DenseLU",
-    "DerivativeOrderError",
+    "Equilibrium",
     "Fallback",
     "FixedSteps",
     "GradientDescent",
     "ImplicitAdjoint",
     "Mask",
     "Neumann",
-    "NeumannAdjoint",
     "Newton",
     "NewtonKrylov",
     "OneStepAdjoint",
     "Picard",
     "PseudoTransient",
-    "ResolventError",
     "Rowwise",
     "Solution",
     "Status",
     "Stopping",
     "ThetaBlock",
     "UnrolledAdjoint",
+    "adjoints",
     "analysis",
     "blocks",
     "check_field",
+    "errors",
     "estimators",
     "fields",
     "jvp",
@@ -70,5 +82,6 @@ __all__ = [
     "regularizers",
     "resolve",
     "schemes",
+    "solvers",
     "spectral",
 ]

@@ -28,3 +28,7 @@ class ConvergenceWarning(UserWarning):
 
 class DerivativeOrderError(ResolventError):
     """A derivative of higher order than the adjoint prepared was requested."""
+
+
+class ReconstructionError(ResolventError):
+    """The states of a pass could not be recovered from its end accurately enough to differentiate it."""

@@ -111,6 +111,29 @@ def test_advice(slope: float, theta: float, words: str) -> None:
     assert all(line in str(diagnosis) for line in diagnosis.advice)
 
 
+@pytest.mark.parametrize("theta", [0.5, 1.0])
+def test_lost_gradients_of_stiff_modes_are_noticed(theta: float) -> None:
+    """One slow and one stiff mode: the layer as a whole does not forget, but backward Euler forgets the stiff mode."""
+    rates = torch.tensor([-0.1, -1e4])
+    block = rs.ThetaBlock(rs.Autonomous(lambda y: rates * y, rowwise=True), theta, num_steps=5)
+    diagnosis = rs.analysis.diagnose(block, torch.randn(4, 2))
+    x = torch.ones(1, 2, requires_grad=True)
+    (gradient,) = torch.autograd.grad(block(x).sum(), x)
+    assert gradient[0, 0] > 0.8
+    told = [line for line in diagnosis.advice if "stiff modes" in line]
+    if theta == 1:
+        assert abs(gradient[0, 1]) < 1e-15
+        assert diagnosis.layers[0].stiff_growth == pytest.approx(1 / 2001)
+        assert "Layers 0-4" in told[0]
+        assert "theta = 1/2" in told[0]
+    else:
+        assert abs(gradient[0, 1]) > 0.9
+        assert not told
+    mild = rs.analysis.diagnose(rs.ThetaBlock(rs.Autonomous(lambda y: -y), 1.0), torch.randn(4, 2))
+    assert math.isnan(mild.layers[0].stiff_growth)
+    assert not any("stiff modes" in line for line in mild.advice)
+
+
 def test_slow_solves_are_noticed() -> None:
     diagnosis = diagnose(
         ThetaBlock(linear(-0.95 * torch.eye(2)), 1.0, 2, 2.0, solver=rs.Picard(), stopping=rs.Stopping(max_steps=1000)),

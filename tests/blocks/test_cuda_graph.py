@@ -153,12 +153,12 @@ def test_a_call_is_differentiated_once_and_before_the_next(eager: list[Any]) -> 
     x = torch.randn(5, 3)
     fast = rs.blocks.cuda_graph(network(), x, steps=4)
     first, second = fast(x), fast(x)
-    with pytest.raises(rs.ResolventError, match="before the next call"):
+    with pytest.raises(rs.errors.ResolventError, match="before the next call"):
         first.sum().backward()
     second.sum().backward(retain_graph=True)
-    with pytest.raises(rs.ResolventError, match="at most once"):
+    with pytest.raises(rs.errors.ResolventError, match="at most once"):
         second.sum().backward()
-    with pytest.raises(rs.DerivativeOrderError, match="first derivatives"):
+    with pytest.raises(rs.errors.DerivativeOrderError, match="first derivatives"):
         fast(x).sum().backward(create_graph=True)
 
 

@@ -200,7 +200,7 @@ def test_second_derivative_beyond_what_was_prepared_raises() -> None:
     block = ThetaBlock(Driven(), 0.5, 2)
     x = torch.randn(2, 2, requires_grad=True)
     (gradient,) = torch.autograd.grad(block(x).pow(2).sum(), x, create_graph=True)
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(rs.errors.DerivativeOrderError):
         gradient.sum().backward()
 
 

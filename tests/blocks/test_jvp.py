@@ -134,7 +134,7 @@ def test_a_network_is_followed_module_by_module(form: str) -> None:
 
 def test_what_cannot_be_differentiated_again_says_so() -> None:
     result = rs.jvp(block(0.5, form="trapezoid"), state(0), state(1))
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(rs.errors.DerivativeOrderError):
         result.tangents.sum().backward()
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent import fields, schemes
-from resolvent.blocks import Block, ReconstructionError, Reversible, ThetaBlock
+from resolvent.blocks import Block, Reversible, ThetaBlock
+from resolvent.errors import ReconstructionError
 from resolvent.extending import Solver
 from resolvent.solvers.resolve import solve_options
 from schemes.catalogue import ONE_STEP, SCHEMES, column
@@ -275,7 +276,7 @@ def test_limits_of_recomputation_are_told(memory: str) -> None:
     with pytest.raises(ValueError, match=r"torch.func cannot look into a pass that is recomputed"):
         torch.func.jacrev(ThetaBlock(field, 0.5, 2, memory=memory))(x)
     (gradient,) = torch.autograd.grad(ThetaBlock(field, 0.5, 2, memory=memory)(x).sum(), x, create_graph=True)
-    with pytest.raises(rs.DerivativeOrderError, match="recomputed pass has first derivatives only"):
+    with pytest.raises(rs.errors.DerivativeOrderError, match="recomputed pass has first derivatives only"):
         gradient.sum().backward()
     with pytest.raises(ValueError, match="tolerance must be positive, got 0"):
         Reversible(tolerance=0)

@@ -17,6 +17,13 @@ class _Square(nn.Module):
         return w * w
 
 
+class _Cliff(nn.Module):
+    """So steep that Newton's method for several layers at once goes astray."""
+
+    def forward(self, w):
+        return -50 * torch.atan(20 * (w - 1))
+
+
 def model() -> nn.Sequential:
     return nn.Sequential(
         rs.ThetaBlock(rs.fields.MLP(2, 4, 1), 1.0, 3), nn.Tanh(), rs.ThetaBlock(rs.fields.MLP(2, 4, 1))
@@ -55,6 +62,29 @@ def test_masked_samples_are_counted():
     assert record.fallbacks == 1
 
 
+def test_samples_that_a_group_of_layers_does_not_solve_count_where_they_are_solved():
+    """They are solved layer by layer then, and have not failed."""
+    block = rs.ThetaBlock(rs.Autonomous(_Cliff(), rowwise=True), 1.0, num_steps=10, horizon=10.0)
+    x = torch.tensor([[0.5], [30.0]])
+    with Monitor(block) as monitor:
+        alone = block(x[1:])
+    record = monitor.records["", "forward"]
+    assert record.samples > 1, "the group was solved at once, so this test shows nothing"
+    assert record.failed == 0
+    with Monitor(block) as monitor:
+        both = block(x)
+    assert monitor.records["", "forward"].failed == 0
+    torch.testing.assert_close(both[1:], alone)
+
+
+def test_equilibrium_layers_are_recorded():
+    layer = rs.Equilibrium(lambda z, x: torch.tanh(0.5 * z + x))
+    with Monitor(nn.Sequential(layer)) as monitor:
+        nn.Sequential(layer)(torch.randn(5, 3, requires_grad=True)).sum().backward()
+    assert [record.samples for record in monitor.records.values()] == [5, 5]
+    assert set(monitor.records) == {("0", "forward"), ("0", "backward")}
+
+
 def test_log_and_table():
     network = model()
     with Monitor(network) as monitor:
@@ -90,7 +120,7 @@ def test_options_are_restored_after_an_error():
 
 
 def test_wrong_use():
-    with pytest.raises(ValueError, match="contains no block"):
+    with pytest.raises(ValueError, match="contains neither a block"):
         Monitor(nn.Linear(2, 2))
     with Monitor(model()) as monitor, pytest.raises(ValueError, match="open already"):
         monitor.__enter__()

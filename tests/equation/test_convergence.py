@@ -152,6 +152,6 @@ def test_chord_calls_for_fewer_jacobians_than_newton() -> None:
     W = torch.randn(20, 20) / 20
     b = torch.randn(6, 20)
     newton = rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=rs.Newton())
-    chord = rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=rs.Chord())
+    chord = rs.resolve(lambda w: torch.tanh(w @ W), b, 1.0, solver=rs.solvers.Chord())
     assert chord.vjps < newton.vjps
     assert (chord.value - newton.value).abs().max() < 1e-8

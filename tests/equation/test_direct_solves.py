@@ -157,7 +157,7 @@ class TestFailuresOfABlock:
         x = torch.randn(4, 2, requires_grad=True)
         messages = set()
         for _ in range(3):
-            with pytest.raises(rs.DerivativeOrderError) as caught:
+            with pytest.raises(rs.errors.DerivativeOrderError) as caught:
                 torch.autograd.grad(block(x).sum(), x, create_graph=True)
             messages.add(str(caught.value))
         assert len(messages) == 1

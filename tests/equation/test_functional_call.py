@@ -238,5 +238,5 @@ def test_weights_that_were_taken_away_raise() -> None:
         held["weight"] = torch.zeros(3, 3)
         return value.square().sum()
 
-    with pytest.raises(rs.ResolventError, match="gone when it was differentiated"):
+    with pytest.raises(rs.errors.ResolventError, match="gone when it was differentiated"):
         grad(solved)(held["weight"])

@@ -100,19 +100,21 @@ def test_third_derivatives_of_order_three() -> None:
         (value,) = torch.autograd.grad(value.sum(), b, create_graph=True)
         (exact,) = torch.autograd.grad(exact.sum(), b, create_graph=True)
         assert (value - exact).abs().item() < 1e-9
-    with pytest.raises(rs.DerivativeOrderError, match="order"):
+    with pytest.raises(rs.errors.DerivativeOrderError, match="order"):
         torch.autograd.grad(value.sum(), b)
 
 
 @pytest.mark.parametrize(
-    "adjoint", [rs.ImplicitAdjoint(), rs.NeumannAdjoint(terms=30), rs.OneStepAdjoint()], ids=lambda a: type(a).__name__
+    "adjoint",
+    [rs.ImplicitAdjoint(), rs.adjoints.NeumannAdjoint(terms=30), rs.OneStepAdjoint()],
+    ids=lambda a: type(a).__name__,
 )
 def test_a_second_derivative_that_was_not_prepared_raises(adjoint: Adjoint) -> None:
     b, tau, W = inputs()
     for wanted in (b, tau, W):
         value = layer(b, tau, W, adjoint=adjoint)
         (gradient,) = torch.autograd.grad(value.sin().sum(), wanted, create_graph=True)
-        with pytest.raises(rs.DerivativeOrderError, match=r"ImplicitAdjoint\(order=2\)"):
+        with pytest.raises(rs.errors.DerivativeOrderError, match=r"ImplicitAdjoint\(order=2\)"):
             torch.autograd.grad(gradient.sum(), wanted)
 
 
@@ -151,7 +153,7 @@ def test_a_derivative_by_the_cotangent_raises_where_its_derivatives_were_not_pre
         gradient = tangent(*arguments, order=order)
         for _ in range(order - 1):
             (gradient,) = torch.autograd.grad(gradient.sin().sum(), wanted, create_graph=True)
-        with pytest.raises(rs.DerivativeOrderError, match="order=2"):
+        with pytest.raises(rs.errors.DerivativeOrderError, match="order=2"):
             torch.autograd.grad(gradient.sum(), wanted)
 
 
@@ -196,7 +198,8 @@ def test_approximate_adjoints_and_their_measured_error() -> None:
         return 0.5 * w @ torch.linalg.qr(W).Q
 
     errors = {
-        k: rs.analysis.gradient_error(rs.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W]) for k in (0, 1, 4, 8)
+        k: rs.analysis.gradient_error(rs.adjoints.NeumannAdjoint(terms=k), F, b, 1.0, parameters=[W])
+        for k in (0, 1, 4, 8)
     }
     assert errors[0].relative == pytest.approx(rs.analysis.gradient_error(rs.OneStepAdjoint(), F, b, 1.0, [W]).relative)
     for k in (0, 1, 4, 8):

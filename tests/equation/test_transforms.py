@@ -23,7 +23,7 @@ PAIRS = [
             (rs.Anderson(), rs.GMRES(restart=2)),
             (rs.NewtonKrylov(), rs.BiCGStab()),
             (rs.Broyden(), rs.Neumann()),
-            (rs.Chord(), rs.DenseLU()),
+            (rs.solvers.Chord(), rs.DenseLU()),
         )
     ),
 ]
@@ -114,7 +114,7 @@ def test_torch_func(name: str, pair: tuple[Solver, Solver | None]) -> None:
 
 @pytest.mark.parametrize("name", SECOND)
 def test_second_derivatives_that_were_not_prepared_raise(name: str) -> None:
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(rs.errors.DerivativeOrderError):
         SECOND[name](lambda W, b: loss(W, b, order=1), weights(), right_hand_side())
 
 
@@ -185,7 +185,7 @@ def test_forward_over_reverse_outside_of_torch_func() -> None:
             return forward_ad.unpack_dual(gradient).tangent
 
     assert (hessian_vector(loss) - hessian_vector(reference)).abs().max() < 1e-8
-    with pytest.raises(rs.DerivativeOrderError):
+    with pytest.raises(rs.errors.DerivativeOrderError):
         hessian_vector(lambda W, b: loss(W, b, order=1))
 
 

@@ -173,7 +173,7 @@ def test_shapes_and_precision_are_those_of_the_states():
         (lambda F, y: estimators.trace(F, 0.0, y, probes=2, hutchpp=True), "at least 3, got 2"),
         (lambda F, y: estimators.trace(F, 0.0, y, exact=True, hutchpp=True), "exclude each other"),
         (lambda F, y: estimators.trace(F, 0.0, y.long()), "got torch.int64"),
-        (lambda F, y: estimators.trace(F, 0.0, 1.0), "got 1.0"),
+        (lambda F, y: estimators.trace(F, 0.0, 1.0), "got a float"),
         (lambda F, y: estimators.trace(lambda y: y[:, :2], None, y), r"took \(4, 3\) and gave \(4, 2\)"),
         (lambda F, y: estimators.trace(lambda y: (y, y), None, y), "gave tuple"),
     ],

@@ -2,7 +2,8 @@
 
 References: Mazzia & Magherini, Test set for initial value problem solvers, release 2.4, 2008; Hairer & Wanner, Solving
 ordinary differential equations II, section IV.10 (van der Pol, Robertson, Oregonator, HIRES, E5, Brusselator). Where
-the test set prints a reference solution, the states here agree with it to ten digits.
+the test set prints a reference solution, the states here agree with it to ten digits. The state of POLLU is the printed
+one, with which scipy's Radau agrees to fourteen.
 """
 
 from collections.abc import Callable
@@ -56,6 +57,45 @@ def hires(t: Tensor | float, y: Tensor) -> Tensor:
         -bound + 0.69 * d + 1.71 * e - 0.43 * f + 0.69 * g,
         bound - 1.81 * g,
         -bound + 1.81 * g,
+    ]
+    return torch.stack(slopes, 1)
+
+
+POLLU_RATES = (
+    *(0.35, 26.6, 1.23e4, 8.6e-4, 8.2e-4, 1.5e4, 1.3e-4, 2.4e4, 1.65e4, 9e3, 2.2e-2, 1.2e4, 1.88, 1.63e4, 4.8e6),
+    *(3.5e-4, 1.75e-2, 1e8, 4.44e11, 1.24e3, 2.1, 5.78, 4.74e-2, 1.78e3, 3.12),
+)
+
+
+def pollu(t: Tensor | float, y: Tensor) -> Tensor:
+    """The chemistry of a polluted atmosphere: 20 species in 25 reactions."""
+    y1, y2, y3, y4, y5, y6, y7, _, y9, y10, y11, _, y13, y14, _, y16, y17, _, y19, y20 = y.unbind(1)
+    products = [
+        *(y1, y2 * y4, y5 * y2, y7, y7, y7 * y6, y9, y9 * y6, y11 * y2, y11 * y1, y13, y10 * y2, y14, y1 * y6, y3),
+        *(y4, y4, y16, y16, y17 * y6, y19, y19, y1 * y4, y19 * y1, y20),
+    ]
+    r = [y1, *(rate * product for rate, product in zip(POLLU_RATES, products, strict=True))]  # counted from 1
+    slopes = [
+        r[2] + r[3] + r[9] + r[11] + r[12] + r[22] + r[25] - r[1] - r[10] - r[14] - r[23] - r[24],
+        r[1] + r[21] - r[2] - r[3] - r[9] - r[12],
+        r[1] + r[17] + r[19] + r[22] - r[15],
+        r[15] - r[2] - r[16] - r[17] - r[23],
+        2 * r[4] + r[6] + r[7] + r[13] + r[20] - r[3],
+        r[3] + 2 * r[18] - r[6] - r[8] - r[14] - r[20],
+        r[13] - r[4] - r[5] - r[6],
+        r[4] + r[5] + r[6] + r[7],
+        -r[7] - r[8],
+        r[7] + r[9] - r[12],
+        r[8] + r[11] - r[9] - r[10],
+        r[9],
+        r[10] - r[11],
+        r[12] - r[13],
+        r[14],
+        r[16] - r[18] - r[19],
+        -r[20],
+        r[20],
+        r[23] + r[25] - r[21] - r[22] - r[24],
+        r[24] - r[25],
     ]
     return torch.stack(slopes, 1)
 
@@ -117,7 +157,7 @@ PROBLEMS = {
     ),
     "van der Pol, mu = 1e3": Problem(van_der_pol(1e3), (2.0, 0.0), 2000.0, 1e-9, (1.706167732170, -8.928097010248e-4)),
     "van der Pol, eps = 1e-6": Problem(
-        van_der_pol_in_slow_time(1e-6), (2.0, -0.66), 2.0, 1e-9, (1.706167732170469, -0.8928097010248)
+        van_der_pol_in_slow_time(1e-6), (2.0, 0.0), 2.0, 1e-9, (1.706167732170483, -0.8928097010247975)
     ),
     "Oregonator": Problem(oregonator, (1.0, 2.0, 3.0), 360.0, 1e-9, (1.000814870319, 1228.178521550, 132.0554942847)),
     "HIRES": Problem(
@@ -134,6 +174,19 @@ PROBLEMS = {
             6.238968252743e-3,
             2.849998395186e-3,
             2.850001604814e-3,
+        ),
+    ),
+    "POLLU": Problem(
+        pollu,
+        (0.0, 0.2, 0.0, 0.04, 0.0, 0.0, 0.1, 0.3, 0.01, *7 * (0.0,), 0.007, 0.0, 0.0, 0.0),
+        60.0,
+        1e-9,
+        (
+            *(0.5646255480022769e-1, 0.1342484130422339, 0.4139734331099427e-8, 0.5523140207484359e-2),
+            *(0.2018977262302196e-6, 0.1464541863493966e-6, 0.7784249118997964e-1, 0.3245075353396018),
+            *(0.7494013383880406e-2, 0.1622293157301561e-7, 0.1135863833257075e-7, 0.2230505975721359e-2),
+            *(0.2087162882798630e-3, 0.1396921016840158e-4, 0.8964884856898295e-2, 0.4352846369330103e-17),
+            *(0.6899219696263405e-2, 0.1007803037365946e-3, 0.1772146513969984e-5, 0.5682943292316392e-4),
         ),
     ),
     "E5": Problem(

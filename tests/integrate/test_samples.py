@@ -9,7 +9,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.schemes import tableaux
 
-SCHEMES = {"auto": "auto", "TSITOURAS5": tableaux.TSITOURAS5, "KVAERNO5": tableaux.KVAERNO5}
+SCHEMES = {"auto": "auto", "TSITOURAS5": tableaux.TSITOURAS5, "KVAERNO5": tableaux.KVAERNO5, "RADAU5": tableaux.RADAU5}
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +178,7 @@ WRONG = {
     "max_steps must be a whole number": {"max_steps": 0},
     "min_step must be a positive number": {"min_step": -1.0},
     "first_step must be a positive number": {"first_step": 0.0},
-    "memory must be 'store' or 'checkpoint'": {"memory": "reversible"},
+    "memory must be 'store', 'checkpoint' or 'adjoint'": {"memory": "reversible"},
     "matrix must be True, False": {"matrix": "dense"},
     "derivatives counts those": {"derivatives": 0},
     "on_failure must be one of": {"on_failure": "pray"},

@@ -68,7 +68,7 @@ def test_explicit_guess_costs_one_evaluation_a_step_whatever_the_stages() -> Non
     assert len(calls) == trajectory.evaluations + 4
 
 
-@pytest.mark.parametrize("solver", [rs.Chord(), rs.Broyden()])
+@pytest.mark.parametrize("solver", [rs.solvers.Chord(), rs.Broyden()])
 def test_reuse_saves_work(solver: Solver) -> None:
     problem = Manufactured()
 
@@ -78,7 +78,7 @@ def test_reuse_saves_work(solver: Solver) -> None:
         return sum(s.evaluations for s in solutions), sum(s.vjps for s in solutions)
 
     (evaluations_without, vjps_without), (evaluations_with, vjps_with) = work(False), work(True)
-    if isinstance(solver, rs.Chord):
+    if isinstance(solver, rs.solvers.Chord):
         assert vjps_with < 0.5 * vjps_without
     else:
         assert evaluations_with < evaluations_without

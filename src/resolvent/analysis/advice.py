@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from resolvent.analysis.layer_report import LayerReport
 
 # Thresholds of the advice, chosen by judgement: distance to a pole, solver steps, largest and smallest Lipschitz
-# constant.
-_NEAR_POLE, _MANY, _SENSITIVE, _FORGETFUL = 0.1, 20, 10.0, 1e-3
+# constant, growth of stiff modes.
+_NEAR_POLE, _MANY, _SENSITIVE, _FORGETFUL, _DAMPED = 0.1, 20, 10.0, 1e-3, 0.1
 
 
 def advise(layers: Sequence[LayerReport], radius: float) -> tuple[str, ...]:
@@ -25,6 +25,7 @@ def advise(layers: Sequence[LayerReport], radius: float) -> tuple[str, ...]:
         _expanding,
         _sensitive,
         _forgetful,
+        _damped_gradient,
         _slow,
         _contractive,
     )
@@ -114,6 +115,20 @@ def _forgetful(layers: Sequence[LayerReport], radius: float) -> str | None:
     return (
         f"{_named(where)}: hardly anything of the input is left, nor of the gradient in the backward pass. A smaller "
         "step, theta nearer to 1/2, or a larger `low` of rs.fields.Bounded keeps more."
+    )
+
+
+def _damped_gradient(layers: Sequence[LayerReport], radius: float) -> str | None:
+    where = [n for n, layer in enumerate(layers) if layer.stiff_growth < _DAMPED and layer.lipschitz >= _FORGETFUL]
+    if not where or layers[where[0]].contractive is None:
+        return None
+    worst, left = max(layers[n].stiff_growth for n in where), math.prod(layers[n].stiff_growth for n in where)
+    return (
+        f"{_named(where)}: the scheme multiplies the stiff modes, |h lambda| up to "
+        f"{max(layers[n].field_norm for n in where):.3g}, by at most {worst:.2g} per step, and their gradient as well: "
+        f"{left:.1g} of it is left. States are right to forget them, but the loss does not see how the field moves in "
+        "these directions. To learn that, resolve the transient by smaller steps there, rs.Block(times=...), or take "
+        "theta = 1/2 or a Gauss scheme, which damp nothing."
     )
 
 

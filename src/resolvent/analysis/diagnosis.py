@@ -1,7 +1,7 @@
 """`diagnose`: a report on the layers of a block."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,12 +17,15 @@ from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.jacobian import Jacobian, field_jacobian
 from resolvent.equation.modes import refuse_transforms
+from resolvent.equation.structure import Structured
 from resolvent.schemes import Carry, Scheme, Step
 from resolvent.schemes.interval import Number
 
 # Coarse tolerances: quick, and accurate enough for a report.
 _RTOL, _COUNT = 1e-2, 2
 _ENDS = ("rightmost", "largest")
+# A mode is stiff if |h lambda| exceeds this.
+_STIFF = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Diagnosis:
         return "\n".join((title, "", table(self.layers), "", *(f"- {line}" for line in self.advice)))
 
 
-def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
+def diagnose(block: Block, batch: Structured, t0: Number = 0.0) -> Diagnosis:
     """Passes a batch through a block and reports, per layer, on its solves and its field.
 
     The Jacobian F' of the field is taken where a layer's equation is solved: at the stage (1 - theta) x + theta y of
@@ -55,7 +58,7 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
 
     Arguments:
         block: a `Block` or `ThetaBlock`, trained or not; it is not changed.
-        batch: inputs, (batch, *shape). A few samples are enough.
+        batch: inputs, (batch, *shape), or several such tensors in a structure. A few samples are enough.
         t0: as for the block.
 
     Returns:
@@ -64,19 +67,18 @@ def diagnose(block: Block, batch: Tensor, t0: Number = 0.0) -> Diagnosis:
     refuse_transforms("diagnose")
     if not isinstance(block, Block):
         raise ValueError(f"diagnose takes an rs.Block such as rs.ThetaBlock(...), got {type(block).__name__}.")
-    if not bool(batch.isfinite().all()):
-        raise ValueError(f"the batch holds nan or inf in {int((~batch.isfinite()).sum())} of its entries.")
-    pass_ = pass_through(block, batch, t0, on_failure="ignore")
     with torch.no_grad(), frozen_weights(block.field) as field:
-        pass_ = replace(pass_, field=field)
-        carry, layers = Carry((batch,)), []
-        for n, step in enumerate(pass_.strategy.steps(pass_, batch)):
+        pass_, x = pass_through(block, field, batch, t0, on_failure="ignore")
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"the batch holds nan or inf in {int((~x.isfinite()).sum())} of its entries.")
+        carry, layers = Carry((x,)), []
+        for n, step in enumerate(pass_.strategy.steps(pass_, x)):
             layers.append(_report(pass_, n, carry, step))
             carry = step.carry
         healthy = bool(carry.states[0].isfinite().all()) and not any(layer.failed for layer in layers)
-        jacobian = Jacobian(lambda x: last_state(pass_, x), batch) if healthy else None
+        jacobian = Jacobian(lambda start: last_state(pass_, start), x) if healthy else None
     whole = math.nan if jacobian is None else float(gain(jacobian, rtol=_RTOL).max())
-    described = f"{type(block).__name__}({block.extra_repr()}), {len(batch)} samples of {tuple(batch.shape[1:])}"
+    described = f"{type(block).__name__}({block.extra_repr()}), {len(x)} samples of {tuple(x.shape[1:])}"
     return Diagnosis(described, tuple(layers), whole, advise(layers, contractive_radius(pass_.scheme)))
 
 
@@ -100,6 +102,7 @@ def _report(pass_: Pass, n: int, carry: Carry, step: Step) -> LayerReport:
         abscissa=_largest(z.real),
         growth=_largest(amplification(scheme, z)),
         damped_growth=_largest(amplification(scheme, z[_damped(scheme, z)]), 0.0),
+        stiff_growth=_largest(amplification(scheme, z[(z.abs() > _STIFF) & (z.real < 0)])),
         pole_distance=-_largest(-(z[:, None] - poles).abs(), -math.inf if finite else math.nan),
         pole=-_largest(-poles.abs(), -math.inf),
         lipschitz=_layer_lipschitz(pass_, n, carry, ~failed) if finite else math.nan,
@@ -116,7 +119,7 @@ def _spectrum(pass_: Pass, n: int, x: Tensor, y: Tensor) -> tuple[Tensor, float]
     else:
         ends = (eigenvalues(jacobian, _COUNT, which, rtol=_RTOL) for which in _ENDS)
         found = torch.cat(tuple(ends), dim=1)
-    h = float(torch.as_tensor(pass_.h).detach())
+    h = float(torch.as_tensor(pass_.interval(n).h).detach())
     return h * found.flatten().to("cpu", torch.complex128), abs(h) * float(gain(jacobian, rtol=_RTOL).max())
 
 

@@ -22,6 +22,8 @@ class LayerReport:
         growth: the largest factor by which the scheme multiplies an eigenvector, |R(z)|.
         damped_growth: the same over the z at which the field itself does not grow, Re z <= 0; above 1 the scheme is
             unstable for this field and step.
+        stiff_growth: the same over the stiff modes, |z| > 10 with Re z < 0; nan if there are none. An L-stable scheme
+            brings it near zero, and the gradient of these modes with it.
         pole_distance: the smallest distance of a z from a pole of R, such as 1/theta; infinite for an explicit layer.
         pole: the smallest modulus of a pole.
         lipschitz: |dy/dx|_2 of the layer, by power iteration.
@@ -38,6 +40,7 @@ class LayerReport:
     abscissa: float
     growth: float
     damped_growth: float
+    stiff_growth: float
     pole_distance: float
     pole: float
     lipschitz: float

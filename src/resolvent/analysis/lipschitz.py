@@ -150,6 +150,9 @@ def _block_bound(block: Any) -> float:
             f"nothing is known of the slopes of {type(field).__name__}: wrap it in Autonomous(module, lipschitz=...)"
         )
     theta, horizon = (float(torch.as_tensor(value).detach()) for value in (block.theta, block.horizon))
+    if getattr(block, "times", None) is not None:
+        steps = torch.as_tensor(block.times).detach().double().diff().tolist()
+        return math.prod(theta_lipschitz(field.disc(), theta, h, 1, block.form) for h in steps)
     h = horizon / num_steps
     if block.form == "trapezoid" and not field.autonomous:
         # If the field changes between two steps, the factors of neighbouring steps cannot be combined.

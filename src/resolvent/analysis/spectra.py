@@ -3,6 +3,7 @@
 import cmath
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from resolvent.analysis.krylov import check_wanted, extreme_eigenvalues, rank
 from resolvent.equation.jacobian import Jacobian, field_jacobian
 from resolvent.equation.modes import derivatives_allowed
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields import Time
 
 DENSE = 256
@@ -21,9 +23,9 @@ _HERMITIAN = 1e-4
 
 
 def jacobian_spectrum(
-    field: Callable[[Time, Tensor], Tensor],
+    field: Callable[[Time, Any], Any],
     t: Time,
-    states: Tensor,
+    states: Structured,
     *,
     count: int | None = None,
     which: str = "largest",
@@ -37,7 +39,7 @@ def jacobian_spectrum(
     Arguments:
         field: F(t, y).
         t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
-        states: where the Jacobians are taken.
+        states: where the Jacobians are taken; each may be a structure of several tensors.
         count: the number of eigenvalues of each Jacobian. None takes all of them up to 256 unknowns, where they are
             exact, and 16 beyond, by the Arnoldi method, see `extreme_eigenvalues`.
         which: "largest" in modulus, "rightmost" or "leftmost"; the order in which they are returned.
@@ -62,7 +64,7 @@ def eigenvalues(
     return found.gather(1, rank(found, which)[:, :wanted])
 
 
-def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor) -> Tensor:
+def one_sided_lipschitz(field: Callable[[Time, Any], Any], t: Time, states: Structured) -> Tensor:
     """The one-sided Lipschitz constant of a field at given states, the logarithmic norm of its Jacobian J:
 
         nu = max Re <v, J v> / |v|^2,      the largest eigenvalue of (J + J^T) / 2.
@@ -73,7 +75,7 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
     Arguments:
         field: F(t, y), treating each sample alone.
         t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
-        states: where it is taken.
+        states: where it is taken; each may be a structure of several tensors.
 
     Returns:
         (batch,) or (T, batch), exact up to 256 unknowns; beyond, from below by the Lanczos method.
@@ -94,7 +96,7 @@ def one_sided_lipschitz(field: Callable[[Time, Tensor], Tensor], t: Time, states
     return _along(field, t, states, constant)
 
 
-def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, num_angles: int = 32) -> Tensor:
+def numerical_range(field: Callable[[Time, Any], Any], t: Time, states: Structured, num_angles: int = 32) -> Tensor:
     """The numerical range of the Jacobian J of a field, { v* J v : |v| = 1 }, as an enclosing polygon.
 
     It is convex and contains the eigenvalues. Its rightmost point is the one-sided Lipschitz constant. It shows the
@@ -105,7 +107,7 @@ def numerical_range(field: Callable[[Time, Tensor], Tensor], t: Time, states: Te
     Arguments:
         field: F(t, y), treating each sample alone.
         t: a number for states (batch, *shape); (T,) or (T, batch) for states (T, batch, *shape).
-        states: where it is taken.
+        states: where it is taken; each may be a structure of several tensors.
         num_angles: number of sides.
 
     Returns:
@@ -163,9 +165,13 @@ def _lanczos_reach(jacobian: Jacobian) -> Callable[[float], Tensor]:
 
 
 def _along(
-    field: Callable[[Time, Tensor], Tensor], t: Time, states: Tensor, measure: Callable[[Jacobian], Tensor]
+    field: Callable[[Time, Any], Any], t: Time, states: Structured, measure: Callable[[Jacobian], Tensor]
 ) -> Tensor:
     """Measures the Jacobians at states (batch, *shape), or at each time of a trajectory (T, batch, *shape)."""
+    if not isinstance(states, Tensor):
+        leading = 2 if isinstance(t, Tensor) and t.dim() > 0 else 1
+        structure = structure_of(states, "states", leading)
+        field, states = structure.field(field), structure.flatten(states, "states", leading)
 
     def measured(time: Time, y: Tensor) -> Tensor:
         jacobian = field_jacobian(field, time, y)

@@ -4,6 +4,7 @@ from resolvent.blocks.block import Block as Block
 from resolvent.blocks.check_field import check_field as check_field
 from resolvent.blocks.cuda_graph import CudaGraph as CudaGraph
 from resolvent.blocks.cuda_graph import cuda_graph as cuda_graph
+from resolvent.blocks.equilibrium import Equilibrium as Equilibrium
 from resolvent.blocks.implicit import make_implicit as make_implicit
 from resolvent.blocks.jvp import JvpResult as JvpResult
 from resolvent.blocks.jvp import jvp as jvp
@@ -15,7 +16,7 @@ from resolvent.blocks.monitor import Monitor as Monitor
 from resolvent.blocks.monitor import SolveRecord as SolveRecord
 from resolvent.blocks.pass_ import Pass as Pass
 from resolvent.blocks.pass_ import Trajectory as Trajectory
-from resolvent.blocks.reconstruction import ReconstructionError as ReconstructionError
+from resolvent.blocks.randomness import FrozenRandomness as FrozenRandomness
 from resolvent.blocks.solved_with import solved_with as solved_with
 from resolvent.blocks.strategies import AllTogether as AllTogether
 from resolvent.blocks.strategies import Compiled as Compiled

@@ -1,14 +1,16 @@
 """A block: several steps of one scheme through one field."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
+from resolvent.blocks.grid import as_grid, as_start, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass, Trajectory, bracket, hermite
+from resolvent.blocks.pass_ import Pass, Trajectory
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
@@ -16,8 +18,9 @@ from resolvent.equation.failure import Mask, Policy
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields.base import check_callable_field
-from resolvent.fields.piecewise import right_end, share_horizon
+from resolvent.fields.piecewise import piecewise_parts, right_end, share_horizon
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme, Step
@@ -25,18 +28,21 @@ from resolvent.solvers.resolve import solve_options
 
 
 class Block(nn.Module):
-    """Integrates y' = F(t, y) over a horizon by equal steps. With the explicit Euler scheme it is a residual network.
+    """Integrates y' = F(t, y) by equal steps or on a given grid. With explicit Euler steps it is a residual network.
 
     All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
     first call in training mode checks the field, see `rs.check_field`; for implicit schemes that takes two more
     evaluations, and one of a single sample.
 
     Arguments:
-        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape).
+        field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a
+            structure of several tensors, see `forward`.
         scheme: makes the steps, such as `rs.schemes.Theta(0.5)` or `rs.schemes.RungeKutta(rs.schemes.tableaux.RADAU5)`.
-        num_steps: the number of steps.
+        num_steps: the number of steps; None takes 5.
         horizon: their total length, a number or a 0-d tensor, of any sign; h = horizon / num_steps. An nn.Parameter is
-            learned.
+            learned. None takes 1.
+        times: the grid points, in place of num_steps and horizon: numbers, or a tensor (count,), increasing or
+            decreasing. They are relative to t0, so that the pass begins at t0 + times[0]. An nn.Parameter is learned.
         solver: for the implicit equations; None takes `Auto()`.
         stopping: its tolerance, which holds for the equation of a step; None takes `Stopping()`.
         adjoint: how solutions are differentiated; None takes `ImplicitAdjoint()`.
@@ -59,9 +65,10 @@ class Block(nn.Module):
         self,
         field: Field,
         scheme: Scheme,
-        num_steps: int = 5,
-        horizon: Number = 1.0,
+        num_steps: int | None = None,
+        horizon: Number | None = None,
         *,
+        times: Sequence[float] | Tensor | None = None,
         solver: Plan | None = None,
         stopping: StoppingRule | None = None,
         adjoint: Adjoint | None = None,
@@ -74,14 +81,16 @@ class Block(nn.Module):
         check_callable_field(field)
         if not isinstance(scheme, Scheme):
             raise ValueError(f"scheme must be an object such as rs.schemes.Theta(0.5), got {scheme!r}.")
-        if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
-            raise ValueError(f"num_steps must be a whole number, 1 or more, got {num_steps!r}.")
         if not isinstance(reuse, bool):
             raise ValueError(f"reuse must be True or False, got {reuse!r}.")
         self.field = field
         self._scheme = scheme
-        self.num_steps = num_steps
-        self.horizon = _horizon(horizon)
+        self.times, self.num_steps, self.horizon = as_grid(num_steps, horizon, times)
+        if times is not None and not scheme.one_step:
+            raise ValueError(
+                f"{type(scheme).__name__} combines the states of equal steps: take num_steps and horizon, or a "
+                "one-step scheme such as rs.schemes.Theta(0.5)."
+            )
         share_horizon(field, self.horizon)
         self.options = solve_options(solver, stopping, adjoint, on_failure)
         self.guess = as_guess(guess)
@@ -97,67 +106,93 @@ class Block(nn.Module):
 
     @property
     def step_size(self) -> Number:
-        """h = horizon / num_steps."""
+        """h = horizon / num_steps; the mean of the steps if `times` are given."""
         return self.horizon / self.num_steps
 
-    def forward(self, x: Tensor, t0: Number = 0.0) -> Tensor:
-        """The state at t0 + horizon.
+    @property
+    def longest_step(self) -> float:
+        """The step of the largest size, with its sign."""
+        if self.times is None:
+            return float(torch.as_tensor(self.step_size).detach())
+        return float(max(torch.as_tensor(self.times).detach().double().diff().tolist(), key=abs))
+
+    def forward(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Structured:
+        """The state at the end of the grid, t0 + horizon.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: (batch, *shape), the state at t0. Or several such tensors of one dtype and device, as a tuple, list,
+                dictionary or named tuple: the field is then called with such a structure and returns one.
             t0: a number, a 0-d tensor, or (batch,).
+            horizon: for this call, a number, a 0-d tensor, or (batch,) for one per sample; None takes that of the
+                block.
 
         Returns:
-            (batch, *shape).
+            Like x.
         """
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
+        with self._opened(x, t0, horizon) as (pass_, start):
             solved = _Solved(self.options.on_failure)
-            for step in self.memory.steps(pass_, x, all_states=False):
+            for step in self.memory.steps(pass_, start, all_states=False):
                 state = step.state
                 solved.note(step)
-            return solved.mask(state)
+            state = solved.mask(state)
+            return state if pass_.structure is None else pass_.structure.unflatten(state)
 
-    def trajectory(self, x: Tensor, t0: Number = 0.0) -> Trajectory:
+    def trajectory(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`."""
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
-            return self._trajectory(pass_, x)
+        with self._opened(x, t0, horizon) as (pass_, start):
+            trajectory = self._trajectory(pass_, start)
+            return trajectory if pass_.structure is None else trajectory.structured(pass_.structure)
 
-    def interpolate(self, x: Tensor, times: Tensor | Sequence[float], t0: Number = 0.0) -> Tensor:
+    def interpolate(
+        self, x: Structured, times: Tensor | Sequence[float], t0: Number = 0.0, horizon: Number | None = None
+    ) -> Structured:
         """The states at any times between t0 and t0 + horizon.
 
         Between two grid points it is the cubic Hermite interpolant of their states and the slopes of the field there,
         which is accurate to order 4. It costs two evaluations per step.
 
         Arguments:
-            x: (batch, *shape), the state at t0.
+            x: the state at t0, as for `forward`.
             times: (count,), or (count, batch) for one set of times per sample.
-            t0: a number, a 0-d tensor, or (batch,).
+            t0, horizon: as for `forward`.
 
         Returns:
-            (count, batch, *shape).
+            (count, batch, *shape), in the structure of x.
         """
-        with outside_inference(x, t0) as (x, t0), frozen_weights(self.field) as field:
-            pass_ = self._pass(x, t0, field)
-            states = self._trajectory(pass_, x).states
+        with self._opened(x, t0, horizon) as (pass_, start):
+            states = self._trajectory(pass_, start).states
             pairs = [(pass_.interval(n), states[n], states[n + 1]) for n in range(self.num_steps)]
             left = torch.stack([interval.evaluate(0.0, start) for interval, start, _ in pairs])
             right = torch.stack([interval.evaluate(1.0, end) for interval, _, end in pairs])
-        times = torch.as_tensor(times, dtype=x.dtype, device=x.device)
-        times = times[:, None] if times.dim() == 1 else times
-        h = torch.as_tensor(pass_.h, dtype=x.dtype, device=x.device)
-        step, s = bracket(times, torch.as_tensor(pass_.t0, dtype=x.dtype, device=x.device), h, self.num_steps)
-        step, s = torch.broadcast_tensors(step, s, torch.empty(len(x), device=x.device))[:2]
-        rows = torch.arange(len(x), device=x.device)
-        s = s.reshape(*s.shape, *[1] * (x.dim() - 1))
-        return hermite(s, h, (states[step, rows], states[step + 1, rows]), (left[step, rows], right[step, rows]))
+        found = states_between(
+            pass_, states, left, right, torch.as_tensor(times, dtype=states.dtype, device=states.device)
+        )
+        return found if pass_.structure is None else pass_.structure.unflatten(found)
+
+    @contextmanager
+    def _opened(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Iterator[tuple[Pass, Tensor]]:
+        """One pass, with the field frozen and checked, and the input as one tensor; the arguments are those of
+        `forward`."""
+        with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
+            if isinstance(x, Tensor):
+                yield self._pass(x, t0, field, horizon), x
+                return
+            structure = structure_of(x, "x")
+            with structure.restored_errors():
+                flat = structure.flatten(x, "x")
+                pass_ = replace(self._pass(flat, t0, structure.field(field), horizon), structure=structure)
+                self.strategy.check(pass_)  # What was checked before is the field itself.
+                yield pass_, flat
 
     def extra_repr(self) -> str:
         return f"{type(self.scheme).__name__}, {self._grid_repr()}"
 
     def _grid_repr(self) -> str:
-        return f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
+        grid = f"num_steps={self.num_steps}, horizon={float(torch.as_tensor(self.horizon).detach()):g}"
+        if self.times is None:
+            return grid
+        first, last = ends_of(self.times)
+        return f"{grid}, times={first:g} to {last:g}"
 
     def _trajectory(self, pass_: Pass, x: Tensor) -> Trajectory:
         solved = _Solved(self.options.on_failure)
@@ -166,7 +201,7 @@ class Block(nn.Module):
             solved.note(step)
         solutions = tuple(solution for step in steps for solution in step.solutions)
         states = [x, *(solved.mask(step.state) for step in steps)]
-        return Trajectory(_times(pass_, x), torch.stack(states), solutions)
+        return Trajectory(grid_points(pass_, x), torch.stack(states), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
         """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer.
@@ -179,12 +214,22 @@ class Block(nn.Module):
             check_field(pass_.field, x, pass_.t0)
         self._checked = True
 
-    def _pass(self, x: Tensor, t0: Number, field: Field) -> Pass:
-        """A pass with the frozen `field`, checked."""
+    def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
+        """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""
         share_horizon(self.field, self.horizon)
         share_horizon(field, self.horizon)  # The field is a copy, made before, if weights are normalised.
-        t0 = _start(t0, x)
+        t0 = as_start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
+        if horizon is not None:
+            if self.times is not None:
+                raise ValueError(f"the block has times, and no horizon to replace, got horizon={horizon!r}.")
+            if piecewise_parts(field):
+                raise ValueError(
+                    "the pieces of rs.fields.Piecewise are spread over the horizon of the block, and no other can be "
+                    f"given to a call, got horizon={horizon!r}."
+                )
+            pass_ = replace(pass_, h=horizon_of_samples(horizon, x) / self.num_steps)
+            self.strategy.check(pass_)
         self.memory.check(pass_)
         self._check_once(x, pass_)
         return pass_
@@ -203,6 +248,7 @@ class Block(nn.Module):
             right,
             self.reuse,
             self.memory.keeps_graph,
+            self.times,
         )
 
 
@@ -225,43 +271,3 @@ class _Solved:
         if self._failed is None:
             return state
         return torch.where(per_sample(self._failed, state), state.detach(), state)
-
-
-def _times(pass_: Pass, x: Tensor) -> Tensor:
-    """The times of the grid points."""
-    numbers = [pass_.t0 + n * pass_.h for n in range(pass_.num_steps + 1)]
-    if all(isinstance(number, Tensor) for number in numbers):
-        return torch.stack(numbers).to(x)  # type: ignore[arg-type]
-    # Filled, not copied from the CPU, which would wait for the device.
-    return torch.stack([torch.full((), number, dtype=x.dtype, device=x.device) for number in numbers])  # type: ignore[arg-type]
-
-
-def _horizon(horizon: Number) -> Number:
-    if isinstance(horizon, Tensor):
-        if horizon.dim() > 0 or not horizon.is_floating_point():
-            raise ValueError(
-                f"horizon as a tensor must be 0-d and of a floating-point type, got {horizon.dtype} of "
-                f"shape {tuple(horizon.shape)}."
-            )
-        value = 1.0 if horizon.is_meta else float(horizon.detach())
-        if not math.isfinite(value) or value == 0:
-            raise ValueError(f"horizon must be a finite number other than 0, got {value}.")
-        return horizon
-    if not isinstance(horizon, int | float) or not math.isfinite(horizon) or horizon == 0:
-        raise ValueError(f"horizon must be a finite number other than 0, got {horizon!r}.")
-    return float(horizon)
-
-
-def _start(t0: Number, x: Tensor) -> Number:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() == 0:
-        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x must be a tensor (batch, *shape) of a floating-point type, got {got}.")
-    if not isinstance(t0, Tensor):
-        if not isinstance(t0, int | float) or not math.isfinite(t0):
-            raise ValueError(f"t0 must be a finite number or a tensor, got {t0!r}.")
-        return float(t0)
-    if t0.dim() > 0 and t0.shape != x.shape[:1]:
-        raise ValueError(
-            f"t0 must be one number or one for each of the {x.shape[0]} samples, got shape {tuple(t0.shape)}."
-        )
-    return t0.to(x)

@@ -1,31 +1,37 @@
 """`check_field`: checks that a field is a function and treats each sample alone."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_map
 
+from resolvent.blocks.randomness import FrozenRandomness
 from resolvent.blocks.weights import frozen_weights, outside_inference
+from resolvent.equation.function import as_vector_field
 from resolvent.equation.modes import refuse_transforms
+from resolvent.equation.structure import FlatField, Structured, structure_of
 from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
 from resolvent.schemes.interval import Field, Number
 
-Call = Callable[[Number, Tensor], Tensor]
+Call = Callable[[Any, Tensor], Tensor]
 
 
-def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
+def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     """Raises a ValueError with the cause if F is not suitable for an implicit layer.
 
     A solver evaluates F many times and treats each sample alone. So F must give the same result each time (no dropout,
     no noise, no state that calls change), and a row of its result must depend only on the same row of the state (no
     batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
 
-    Batch norms and dropout in training mode are found among the modules. Everything else is found by values: F is
-    evaluated at x, again with some rows of x replaced by others, and, if `rowwise` is declared, at a single row.
+    Batch norms and dropout in training mode are found among the modules. (Dropout may be in an
+    `rs.blocks.FrozenRandomness`.) Everything else is found by values: F is
+    evaluated at x, again with some rows of x and t replaced by others, and, if `rowwise` is declared, at a single row.
     Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
     checked one by one. The check does not change random numbers, gradients or normalised weights.
 
@@ -33,25 +39,35 @@ def check_field(field: Field, x: Tensor, t: Number = 0.0) -> None:
 
     Arguments:
         field: F(t, y).
-        x: (batch, *shape), typical states. With a single row only the modules are checked.
+        x: (batch, *shape), typical states, or several such tensors in a structure. With a single row only the modules
+            are checked.
         t: time, a number, a 0-d tensor or (batch,).
     """
     refuse_transforms("check_field")
+    if not isinstance(x, Tensor):
+        structure = structure_of(x, "x")
+        field, x = structure.field(field), structure.flatten(x, "x")
     if isinstance(field, nn.Module):
         refuse_changing_modules(field)
     if len(x) < 2:
         return
-    # The check must not change the random numbers drawn after it.
-    random_numbers = torch.random.fork_rng([x.device] if x.is_cuda else [])
-    with (
-        outside_inference(x, t) as (x, t),
-        torch.no_grad(),
-        random_numbers,
-        _no_autocast_cache(x),
-        frozen_weights(field) as frozen,
-    ):
-        for piece in dict.fromkeys(frozen.pieces) if isinstance(frozen, Piecewise) else (frozen,):
-            _check_values(piece, x.detach(), t)
+    with outside_inference(x, t) as (x, t), leaving_no_trace(x), frozen_weights(field) as frozen:
+        for piece in _pieces(frozen):
+            check_values(piece, x.detach(), t)
+
+
+@contextmanager
+def leaving_no_trace(x: Tensor) -> Iterator[None]:
+    """For evaluations that must change neither gradients nor the random numbers drawn after them."""
+    with torch.random.fork_rng([x.device] if x.is_cuda else []), torch.no_grad(), _no_autocast_cache(x):
+        yield
+
+
+def _pieces(field: Field) -> tuple[Field, ...]:
+    """The fields that are evaluated: the pieces of a `Piecewise` field, or the field itself."""
+    if isinstance(field, FlatField):
+        return tuple(field.structure.field(piece) for piece in _pieces(field.field))
+    return tuple(dict.fromkeys(field.pieces)) if isinstance(field, Piecewise) else (field,)
 
 
 def can_check(x: Tensor) -> bool:
@@ -64,53 +80,70 @@ def can_check(x: Tensor) -> bool:
 def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
     """Raises if a submodule is a batch norm or a dropout in training mode. The message names it without `prefix`, and
     with the `place` of the module in a network in front."""
+    frozen = {id(p) for part in module.modules() if isinstance(part, FrozenRandomness) for p in part.modules()}
     for name, part in module.named_modules():
-        if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0)):
+        drops = isinstance(part, _DropoutNd) and part.p > 0 and id(part) not in frozen
+        if part.training and (drops or isinstance(part, _BatchNorm)):
             full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
             raise ValueError(
                 f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
-                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), or use GroupNorm or "
-                "LayerNorm, and dropout outside the residual branch."
+                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), use GroupNorm or "
+                "LayerNorm, and wrap what draws random numbers in rs.blocks.FrozenRandomness(...)."
             )
 
 
-def _check_values(field: Call, x: Tensor, t: Number) -> None:
+def check_values(field: Call, x: Tensor, t: Any) -> None:
+    """Raises if values of the field change with the call or with other samples.
+
+    Arguments:
+        field: F(t, y).
+        x: (batch, *shape), typical states.
+        t: the time, or anything else that F depends on; its tensors have one row per sample or no dimension.
+    """
     first = field(t, x)
     if not isinstance(first, Tensor) or first.shape != x.shape:
         return  # The solver raises for that.
     # Rows 1, 3, ... stay; the others, including the first and the last, become copies of row 1, so that a dependence
     # on either is found.
     kept = slice(1, max(2, len(x) - 1), 2)
-    changed = x[1:2].expand_as(x).clone()
-    changed[kept] = x[kept]
+
+    def with_others(part: Any) -> Any:
+        if not isinstance(part, Tensor) or part.dim() == 0:
+            return part
+        changed = part[1:2].expand_as(part).clone()
+        changed[kept] = part[kept]
+        return changed
+
+    changed = with_others(x)
     if torch.equal(changed, x):
         changed += 1
         changed[kept] = x[kept]
-    if _differ(first[kept], field(t, changed)[kept], first):
+    if _differ(first[kept], field(tree_map(with_others, t), changed)[kept], first):
         _refuse(field, repeats=not _differ(first, field(t, x), first))
-    if getattr(field, "rowwise", False):
+    if as_vector_field(field).rowwise:
         _check_row_alone(field, x, t, first)
 
 
 def _refuse(field: Call, repeats: bool) -> None:
     if repeats:
         raise ValueError(
-            f"{_name(field)} couples the samples of a batch: some rows of its result change with other rows of the "
-            "state, as with batch statistics (a mean over the batch, say). An implicit layer solves for each sample "
-            "alone: take statistics over the entries of a sample (LayerNorm, GroupNorm), or running ones (batch norm "
-            "in evaluation mode)."
+            f"{_name(field)} couples the samples of a batch: some rows of its result change with other rows of its "
+            "arguments, as with batch statistics (a mean over the batch, say). An implicit layer solves for each "
+            "sample alone: take statistics over the entries of a sample (LayerNorm, GroupNorm), or running ones "
+            "(batch norm in evaluation mode)."
         )
     raise ValueError(
         f"{_name(field)} gives another result when it is called again with the same state: it draws random numbers "
         "(dropout, noise), or its calls change its state. An implicit layer calls it many times: draw the numbers "
-        "once per pass, outside the field, and change state only between passes."
+        "once per pass, with rs.blocks.FrozenRandomness(...), and change state only between passes."
     )
 
 
-def _check_row_alone(field: Call, x: Tensor, t: Number, together: Tensor) -> None:
+def _check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor) -> None:
     cause = None
     try:
-        alone = field(t[-1:] if isinstance(t, Tensor) and t.dim() > 0 else t, x[-1:])
+        last = tree_map(lambda part: part[-1:] if isinstance(part, Tensor) and part.dim() > 0 else part, t)
+        alone = field(last, x[-1:])
         if alone.shape == x[-1:].shape and not _differ(together[-1:], alone, together):
             return
     except (RuntimeError, ValueError, IndexError) as error:
@@ -136,6 +169,7 @@ def _differ(expected: Tensor, value: Tensor, scale: Tensor) -> bool:
 
 
 def _name(field: object) -> str:
+    field = field.field if isinstance(field, FlatField) else field
     return getattr(field, "__name__", type(field).__name__)
 
 

@@ -169,7 +169,10 @@ def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solu
     adjoint = options.adjoint
     if isinstance(adjoint, ImplicitAdjoint):  # Its own tolerance would be checked.
         adjoint = dataclasses.replace(adjoint, stopping=None, on_failure=None)
-    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=options.stopping.atol)
+    atol = options.stopping.atol
+    if isinstance(atol, Tensor):
+        raise ValueError("a CUDA graph does not test single components: take a number as atol of rs.Stopping(...).")
+    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=atol)
     return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
 
 
@@ -183,8 +186,8 @@ def _explaining_waits() -> Iterator[None]:
             raise
         raise ValueError(
             "the pass waits for the device somewhere, and cannot be recorded. In blocks the cause may be a learned "
-            "theta, memory='reversible', rs.NewtonKrylov(), rs.Chord(), or a fully implicit Runge-Kutta scheme; in "
-            "your own layers, code that reads a number, such as .item(), or makes a tensor from one."
+            "theta, memory='reversible', rs.NewtonKrylov(), rs.solvers.Chord(), or a fully implicit Runge-Kutta "
+            "scheme; in your own layers, code that reads a number, such as .item(), or makes a tensor from one."
         ) from error
 
 

@@ -9,6 +9,7 @@ from typing import Self
 from torch import nn
 
 from resolvent.blocks.block import Block
+from resolvent.blocks.equilibrium import Equilibrium
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution
@@ -63,7 +64,7 @@ class Monitor:
     options of the blocks are changed while the monitor is open, and restored on exit.
 
     Arguments:
-        model: a block, or a module that contains blocks.
+        model: a block or an equilibrium layer, or a module that contains some.
 
     Attributes:
         records: a `SolveRecord` for each name of a block in the model and direction, "forward" or "backward". Explicit
@@ -71,10 +72,11 @@ class Monitor:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._blocks = {name: block for name, block in model.named_modules() if isinstance(block, Block)}
+        self._blocks = {name: block for name, block in model.named_modules() if isinstance(block, Block | Equilibrium)}
         if not self._blocks:
             raise ValueError(
-                f"{type(model).__name__} contains no block such as rs.ThetaBlock: nothing is solved in it."
+                f"{type(model).__name__} contains neither a block such as rs.ThetaBlock nor an "
+                "rs.Equilibrium: nothing is solved in it."
             )
         self._before: dict[str, SolveOptions] = {}
         self.records: dict[tuple[str, str], SolveRecord] = {}

@@ -5,15 +5,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
 from resolvent.equation.options import Place, SolveOptions
 from resolvent.equation.solution import Solution
+from resolvent.equation.structure import Structure, Structured
 from resolvent.schemes.guess import Guess
-from resolvent.schemes.interval import Field, Interval, Number
+from resolvent.schemes.interval import Field, Interval, Number, per_row
 from resolvent.schemes.scheme import Carry, Scheme, Step
 
 # The number of past states that `extrapolate` uses.
@@ -28,7 +29,7 @@ class Pass:
         field: F(t, y), that of the block.
         scheme: makes the steps.
         t0: start, a number, a 0-d tensor, or (batch,).
-        h: step, a number or a 0-d tensor.
+        h: step, a number, a 0-d tensor, or one for each sample, shaped to multiply states.
         num_steps: the number of steps.
         options: how resolvents are solved.
         strategy: the order in which layers are solved.
@@ -36,6 +37,8 @@ class Pass:
         right_end: see `Interval`.
         reuse: whether a solve resumes the solver state of the previous one.
         stores: whether the graph of every layer is kept.
+        grid: the times of the grid points relative to t0, numbers or a tensor (num_steps + 1,); None for equal steps.
+        structure: of the states, if they consist of several tensors. The field is then one of flat states.
     """
 
     field: Field
@@ -49,18 +52,32 @@ class Pass:
     right_end: float = 1.0
     reuse: bool = False
     stores: bool = True
+    grid: tuple[float, ...] | Tensor | None = None
+    structure: Structure | None = None
 
     @cached_property
     def vector_field(self) -> VectorField:
         """F(t, y) with its declared properties."""
         return as_vector_field(self.field)
 
+    @property
+    def equal(self) -> bool:
+        """Whether all steps of all samples have one length."""
+        return self.grid is None and not (isinstance(self.h, Tensor) and self.h.dim() > 0)
+
+    def time(self, n: int) -> Number:
+        """The time of the n-th grid point: a number, a 0-d tensor, or (batch,)."""
+        if self.grid is not None:
+            return self.t0 + self.grid[n]
+        # A product, not a sum of steps, so that rounding does not accumulate.
+        return self.t0 + n * per_row(self.h)
+
     def interval(self, n: int, *past: Tensor, before: Solution | None = None) -> Interval:
         """The n-th interval; `past` are the latest states at its start."""
-        # A product, not a sum of steps, so that rounding does not accumulate.
-        t = self.t0 + n * self.h
+        t = self.time(n)
+        h = self.h if self.grid is None else self.grid[n + 1] - self.grid[n]
         options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
-        return Interval(self.vector_field, t, self.h, options, self.guess, past, before, self.right_end)
+        return Interval(self.vector_field, t, h, options, self.guess, past, before, self.right_end)
 
     def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:
         """The steps with these numbers, from the state x, solved one after the other."""
@@ -95,13 +112,14 @@ class Pass:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those of t0, h and the fields of the scheme that are tensors."""
-        numbers = {"t0": self.t0, "h": self.h, **{name: getattr(self.scheme, name) for name in _names(self.scheme)}}
+        """Those of t0, h, the grid and the fields of the scheme that are tensors."""
+        own = {"t0": self.t0, "h": self.h, "grid": self.grid}
+        numbers = own | {name: getattr(self.scheme, name) for name in _names(self.scheme)}
         return {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> "Pass":
         """The same with other `tensors`."""
-        own = {name: tensors[name] for name in ("t0", "h") if name in tensors}
+        own = {name: tensors[name] for name in ("t0", "h", "grid") if name in tensors}
         learned = {name: value for name, value in tensors.items() if name not in own}
         scheme = dataclasses.replace(self.scheme, **learned) if learned else self.scheme  # type: ignore[type-var]
         return dataclasses.replace(self, scheme=scheme, **own)  # type: ignore[arg-type]
@@ -116,15 +134,16 @@ class Trajectory:
     """The states of a pass at the grid points.
 
     Attributes:
-        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have different start times.
-        states: (num_steps + 1, batch, *shape), the input first.
+        times: (num_steps + 1,), or (num_steps + 1, batch) if samples have start times or horizons of their own.
+        states: (num_steps + 1, batch, *shape), the input first; in the structure of the input if that consists of
+            several tensors.
         solutions: the solves in order. One per step for a theta, multistep or fully implicit scheme, one per stage for
             a diagonally implicit one, none for an explicit one. If a `ThetaBlock` solves several layers together (see
             its `mode`), one per group of layers.
     """
 
     times: Tensor
-    states: Tensor
+    states: Structured
     solutions: tuple[Solution, ...]
 
     @property
@@ -132,8 +151,13 @@ class Trajectory:
         """The number of calls of the field by the solves."""
         return sum(solution.evaluations for solution in self.solutions)
 
+    def structured(self, structure: Structure) -> "Trajectory":
+        """The trajectory of flat states, with states and solutions in their structure."""
+        solutions = tuple(structure.solution(solution) for solution in self.solutions)
+        return Trajectory(self.times, structure.unflatten(self.states), solutions)
+
     def __repr__(self) -> str:
-        shape = tuple(self.states.shape)
+        shape = tree_map(lambda part: tuple(part.shape), self.states)
         return f"Trajectory({shape}, {len(self.solutions)} solves, {self.evaluations} evaluations)"
 
 
@@ -142,17 +166,3 @@ def hermite(s: Tensor, h: Tensor, ends: tuple[Tensor, Tensor], slopes: tuple[Ten
     (x, y), (f, g) = ends, slopes
     rise = y - x
     return x + s * rise + s * (1 - s) * ((1 - s) * (h * f - rise) - s * (h * g - rise))
-
-
-def bracket(times: Tensor, t0: Tensor, h: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
-    """The step that contains each time, and the fraction of it, both with the broadcast shape of `times` and t0."""
-    position = (times - t0) / h
-    slack = torch.finfo(position.dtype).eps ** 0.5
-    outside = (position < -slack) | (position > num_steps + slack)
-    if bool(outside.any()):
-        raise ValueError(
-            f"{int(outside.sum())} of the {outside.numel()} requested times lie outside the pass, which covers "
-            f"{num_steps} steps of {h.item():g} from t0; the first is {times.expand_as(outside)[outside][0].item():g}."
-        )
-    step = position.detach().floor().clamp(0, num_steps - 1)
-    return step.long(), position - step

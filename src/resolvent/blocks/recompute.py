@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.pass_ import Pass
-from resolvent.blocks.reconstruction import ADVICE, Reconstruction, ReconstructionError
+from resolvent.blocks.reconstruction import ADVICE, Reconstruction
 from resolvent.blocks.weights import weights_of, with_weights
 from resolvent.equation.solution import Solution
-from resolvent.errors import ConvergenceError, DerivativeOrderError
+from resolvent.errors import ConvergenceError, DerivativeOrderError, ReconstructionError
 from resolvent.schemes.scheme import Carry, Step
 
 T = TypeVar("T")

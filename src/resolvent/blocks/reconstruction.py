@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.norms import rms
-from resolvent.errors import ResolventError
+from resolvent.errors import ReconstructionError
 
 ADVICE = (
     "An inverse step amplifies errors by as much as the step contracts, so states can be reconstructed only if the "
@@ -12,10 +12,6 @@ ADVICE = (
     "tighten the tolerance of the solves, or, if the error is acceptable, raise that of the reconstruction: "
     "rs.blocks.Reversible(tolerance=...)."
 )
-
-
-class ReconstructionError(ResolventError):
-    """The states of a pass could not be recovered from its end accurately enough to differentiate it."""
 
 
 class Reconstruction:

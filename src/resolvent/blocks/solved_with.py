@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from resolvent.blocks.block import Block
+from resolvent.blocks.equilibrium import Equilibrium
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Policy
 from resolvent.equation.solver import Plan
@@ -23,7 +24,7 @@ def solved_with(
     adjoint: Adjoint | None = None,
     on_failure: Policy | None = None,
 ) -> Iterator[None]:
-    """Changes how the blocks of a model solve their equations, and restores their options on exit.
+    """Changes how the blocks and equilibria of a model solve their equations, and restores their options on exit.
 
         with rs.blocks.solved_with(model, stopping=rs.Stopping(rtol=1e-8)):
             accurate = model(x)
@@ -31,10 +32,10 @@ def solved_with(
     The blocks themselves are changed, so other threads see it too. `block.options` holds the current options.
 
     Arguments:
-        model: a block, or a module that contains blocks.
+        model: a block or an equilibrium, or a module that contains some.
         solver, stopping, adjoint, on_failure: see `Block`; None keeps the option of each block.
     """
-    before = [(block, block.options) for block in model.modules() if isinstance(block, Block)]
+    before = [(block, block.options) for block in model.modules() if isinstance(block, Block | Equilibrium)]
     try:
         for block, own in before:
             changed = solve_options(

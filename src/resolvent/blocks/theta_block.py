@@ -1,6 +1,7 @@
 """The implicit residual block of the paper."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,9 @@ class ThetaBlock(Block):
     Arguments:
         field: F(t, y); `rs.fields.Piecewise` gives every layer its own weights.
         theta: a number in [0, 1], or a 0-d tensor in (0, 1]. `block.theta = 0.3` changes it later.
-        num_steps: number of layers.
+        num_steps: number of layers; None takes 5.
         horizon: h times their number, see `Block`.
+        times: the grid of unequal layers, in place of num_steps and horizon, see `Block`.
         form: "midpoint" or "trapezoid", see `rs.schemes.Theta`.
         solver, stopping, adjoint, memory, on_failure, guess, reuse: see `Block`.
         learn_theta: whether theta is learned, starting at the given number. It is the sigmoid of a parameter
@@ -51,14 +53,15 @@ class ThetaBlock(Block):
         self,
         field: Field,
         theta: Number = 0.5,
-        num_steps: int = 5,
-        horizon: Number = 1.0,
+        num_steps: int | None = None,
+        horizon: Number | None = None,
         form: str = "midpoint",
         solver: Plan | None = None,
         stopping: StoppingRule | None = None,
         adjoint: Adjoint | None = None,
         memory: str | Memory = "store",
         *,
+        times: Sequence[float] | Tensor | None = None,
         learn_theta: bool = False,
         on_failure: Policy = "raise",
         guess: str | Guess | None = None,
@@ -70,6 +73,7 @@ class ThetaBlock(Block):
             Theta(theta, form),
             num_steps,
             horizon,
+            times=times,
             solver=solver,
             stopping=stopping,
             adjoint=adjoint,
@@ -95,7 +99,7 @@ class ThetaBlock(Block):
 
     def _refuse_poles(self) -> None:
         """Raises if the spectrum of a bounded field could reach 1 / (theta h), where the equation is not solvable."""
-        theta, h = (float(torch.as_tensor(value).detach()) for value in (self.theta, self.step_size))
+        theta, h = float(torch.as_tensor(self.theta).detach()), self.longest_step
         if h > 0:
             for module in self.modules():
                 if isinstance(module, Bounded):

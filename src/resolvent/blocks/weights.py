@@ -11,7 +11,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_map
 
+from resolvent.blocks.randomness import FrozenRandomness, draw_seed
 from resolvent.equation import torch_func
 
 T = TypeVar("T")
@@ -20,9 +22,10 @@ Change = Callable[[str, nn.Module], dict[str, Any]]
 
 @contextmanager
 def frozen_weights(field: T) -> Iterator[T]:
-    """The field for one pass: its parametrized weights (a spectral normalisation, say) are computed once.
+    """The field for one pass: its parametrized weights (a spectral normalisation, say) are computed once, and each
+    `FrozenRandomness` draws its seed.
 
-    A field without parametrized weights is yielded unchanged. Otherwise the modules with such weights, and those that
+    A field without either is yielded unchanged. Otherwise the modules with such weights, and those that
     contain them, are copied: the copies hold the computed weights and share everything else with the field. So anything
     an evaluation writes to an attribute of a copied module is lost. A module that the field holds other than as a
     submodule (in a list, in a closure) is not frozen: its weights are computed at every evaluation.
@@ -74,11 +77,13 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         yield inputs
         return
     with torch.inference_mode(False), torch.no_grad():
-        yield tuple(map(torch_func.outside_inference, inputs))
+        yield tree_map(torch_func.outside_inference, inputs)
 
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:
-    """The attributes that replace a module's parametrizations."""
+    """The attributes that replace a module's parametrizations, or its random numbers."""
+    if isinstance(module, FrozenRandomness):
+        return {"_seed": draw_seed()}
     # Looked up first: for modules without parametrizations, torch's test takes longer than everything else here.
     if "parametrizations" not in module._modules or not parametrize.is_parametrized(module):
         return {}

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
 from resolvent.equation.norms import per_sample, power_of_two
@@ -80,6 +82,8 @@ class AttachedAdjoint(Adjoint):
     """
 
     order: int = 1
+    needs_inverse: ClassVar[bool] = False
+    """Whether `solve_linear` starts from the `State.inverse` that the forward solver has built."""
 
     @abstractmethod
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
@@ -89,6 +93,10 @@ class AttachedAdjoint(Adjoint):
         last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
             alone = replace(problem.detach(), last=last)
+            if self.needs_inverse:
+                _check_inverse(self, alone, options)
+                # The state of the solver is that of the whole batch: finished samples must not be dropped.
+                alone = replace(alone, function=replace(alone.function, rowwise=False))
             solution = solve(alone, options.solver, options.stopping, start.w, start.reuse)
         if not (options.stopping.fixed or (solution.all_converged and not isinstance(options.on_failure, Mask))):
             report(alone, solution, options.on_failure, options.place, start.given)
@@ -108,6 +116,7 @@ class AttachedAdjoint(Adjoint):
         else:
             evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
             linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
+            linearization.state = solution.state if self.needs_inverse else None
             image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
             if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
@@ -140,7 +149,7 @@ class AttachedAdjoint(Adjoint):
         tau = torch.as_tensor(problem.tau, device=w.device)
         # Zero if there is no linear part: the autograd function takes only tensors.
         c = problem.function.linear_part
-        c = torch.as_tensor(0.0 if c is None else c, device=w.device)
+        c = torch.as_tensor(0.0 if c is None or isinstance(c, LinearPart) else c, device=w.device)
 
         def solve_at(x: Tensor, transposed: bool, tensors: Sequence[Tensor]) -> Tensor:
             w, tau, c, *others = tensors
@@ -150,6 +159,18 @@ class AttachedAdjoint(Adjoint):
                 return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
+
+
+def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:
+    """Raises if the forward solve will leave no approximation to the inverse of A."""
+    name = type(adjoint).__name__
+    if transforming():
+        raise ValueError(f"{name} does not work inside torch.func transforms: take rs.ImplicitAdjoint().")
+    attempts = options.solver.attempts(problem)
+    if len(attempts) != 1 or not attempts[0].solver.has_inverse:
+        raise ValueError(
+            f"{name} needs a forward solver that approximates the inverse, solver=rs.Broyden(), got {options.solver}."
+        )
 
 
 @dataclass(frozen=True)
@@ -190,12 +211,16 @@ class ImplicitAdjoint(AttachedAdjoint):
             object.__setattr__(self, "on_failure", as_policy(self.on_failure))
 
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
+        return self.solve_from(options, system, system.precondition)
+
+    def solve_from(self, options: SolveOptions, system: LinearProblem, guess: Callable[[Tensor], Tensor]) -> Tensor:
+        """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.stopping.for_backward()
         # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
         unit = power_of_two(system.b)
         scaled = replace(system, b=system.b / per_sample(unit, system.b))
-        solution = solve(scaled, plan, stopping, scaled.precondition(scaled.b))
+        solution = solve(scaled, plan, stopping, guess(scaled.b))
         value = solution.value * per_sample(unit, solution.value)
         solution = replace(solution, value=value, residual=solution.residual * unit)
         if self.callback is not None:
@@ -208,38 +233,3 @@ class ImplicitAdjoint(AttachedAdjoint):
         if isinstance(policy, Mask) and not solution.all_converged:
             return torch.where(per_sample(solution.converged, solution.value), solution.value, 0.0)
         return solution.value
-
-
-@dataclass(frozen=True)
-class NeumannAdjoint(AttachedAdjoint):
-    """Approximates A^{-T} g by the first terms of its Neumann series, u_k = u_{k-1} + P (g - A^T u_{k-1}),
-
-    with u_0 = P g and P the division by 1 - tau c of the field's linear part (the identity without one). It neither
-    checks nor needs convergence; the error falls like the contraction factor to the power `terms`.
-    `rs.analysis.gradient_error` measures it on your problem.
-
-    Reference: Reshniak & Webster, section on fpResNet; Geng et al., On training implicit models, 2021.
-    """
-
-    terms: int = 5
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.terms, int) or isinstance(self.terms, bool) or self.terms < 0:
-            raise ValueError(f"terms counts products with the Jacobian and must be 0 or more, got {self.terms!r}.")
-
-    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
-        u = system.precondition(system.b)
-        for _ in range(self.terms):
-            u = u + system.precondition(system.defect(u))
-        return u
-
-
-@dataclass(frozen=True)
-class OneStepAdjoint(AttachedAdjoint):
-    """Differentiates only the last fixed-point step, as if A were 1 - tau c. Needs no linear solve.
-
-    Reference: Fung et al., JFB: Jacobian-free backpropagation for implicit networks, 2022.
-    """
-
-    def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
-        return system.precondition(system.b)

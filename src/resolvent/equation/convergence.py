@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import length, select
+from resolvent.equation.norms import flat, length, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Solver, State
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import all_true, whole
+from resolvent.equation.torch_func import all_true, any_true, whole
 
 # The residual must fall below this fraction of its reference to count as progress.
 _PROGRESS = 0.999
@@ -105,6 +105,8 @@ class Convergence:
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.atol = torch.full((), atol, dtype=problem.b.dtype)
+        self.of_components = None if problem.linear else stopping.of_components(problem.b)
+        self.relative = relative
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
         self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
         self.patience = max(stopping.patience, solver.patience)
@@ -157,25 +159,26 @@ class Convergence:
         horizon = norm if natural is None else self.far_from * natural
         progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, horizon, norm, norm)
         self.measure(progress, state.w)
-        if check and self._unanimous(progress, norm):
+        if check and self._unanimous(problem, progress, state):
             return progress
         tolerance = self.tolerance(progress, state.floor)
         progress.limit = self.divergence * torch.maximum(norm, tolerance)
-        progress.status = self._verdict(progress, norm <= tolerance, state)
+        converged = self._with_components(problem, state.w, norm <= tolerance)
+        progress.status = self._verdict(progress, converged, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
 
-    def update(self, progress: Progress, state: State, running: Tensor, check: bool) -> None:
+    def update(self, problem: Problem, progress: Progress, state: State, running: Tensor, check: bool) -> None:
         norm = state.norm
         progress.steps = progress.steps + running
         progress.last = norm
         self.measure(progress, state.w)
         # Finished samples have not moved, so this holds for all samples if it holds for the running ones.
-        if check and self._unanimous(progress, norm):
+        if check and self._unanimous(problem, progress, state):
             progress.value, progress.residual = state.w, norm
             return
-        converged = norm <= self.tolerance(progress, state.floor)
+        converged = self._with_components(problem, state.w, norm <= self.tolerance(progress, state.floor))
         if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
@@ -185,9 +188,17 @@ class Convergence:
             progress.residual = torch.where(keep, norm, progress.residual)
         progress.status = torch.where(running, self._verdict(progress, converged, state), progress.status)
 
-    def _unanimous(self, progress: Progress, norm: Tensor) -> bool:
+    def _with_components(self, problem: Problem, w: Tensor, converged: Tensor) -> Tensor:
+        """Mask (batch,) of the `converged` samples whose components are within their own tolerances."""
+        if self.of_components is None or not any_true(converged):
+            return converged
+        within = self.of_components + self.relative * torch.maximum(problem.b.abs(), w.abs())
+        return converged & flat(problem.defect(w).abs() <= within).all(1)
+
+    def _unanimous(self, problem: Problem, progress: Progress, state: State) -> bool:
         """Whether all samples have converged near the start. Most solves end like this, and need no further test."""
-        progress.unanimous = progress.all_converged = progress.finished = all_true(self._near(progress, norm))
+        near = self._with_components(problem, state.w, self._near(progress, state.norm))
+        progress.unanimous = progress.all_converged = progress.finished = all_true(near)
         if progress.unanimous:
             progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
         return progress.unanimous

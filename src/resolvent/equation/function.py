@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.torch_func import outside_inference
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
@@ -26,20 +27,24 @@ class Function:
         conditions: tensors (batch, ...) with one row per sample, or (batch, rows, ...) if there is a mix.
         rowwise: whether F treats each sample alone and all alike, so that it may be called with any number of rows. A
             plain callable is always called with the whole batch: it may close over tensors with one row per sample.
-        linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample.
+        linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample, or a
+            `LinearPart`.
         value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
             (batch, n, n) without a graph; for functions with a Jacobian in closed form.
         mix: (rows, rows), or None.
         triangular: whether the mix is lower triangular, as for consecutive layers.
+        split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
+            (batch, n).
     """
 
     call: Callable[..., Tensor]
     conditions: tuple[Tensor, ...] = ()
     rowwise: bool = False
-    linear_part: float | Tensor | None = None
+    linear_part: float | Tensor | LinearPart | None = None
     value_and_jacobian: ValueAndJacobian | None = None
     mix: Tensor | None = None
     triangular: bool = False
+    split: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
@@ -73,7 +78,7 @@ class Function:
 def Rowwise(
     function: Callable[..., Tensor],
     *conditions: Tensor,
-    linear_part: float | Tensor | None = None,
+    linear_part: float | Tensor | LinearPart | None = None,
     value_and_jacobian: ValueAndJacobian | None = None,
 ) -> Function:
     """Declares that F treats each sample alone and all alike, so that it may be called with any number of rows.
@@ -86,16 +91,17 @@ def Rowwise(
         linear_part: c in F(w) = c w + N(w), see `Function`.
         value_and_jacobian: called like the function for vector states, see `Function`.
     """
-    return Function(function, conditions, True, linear_part, value_and_jacobian)
+    split = as_function(function).split
+    return Function(function, conditions, True, linear_part, value_and_jacobian, split=split)
 
 
 def as_function(F: Any) -> Function:
-    """Wraps a user's callable. Reads its attribute `linear_part` if it has one."""
+    """Wraps a user's callable. Reads its attributes `linear_part` and `split` if it has them."""
     if isinstance(F, Function):
         return F
     if not callable(F):
         raise ValueError(f"F must be callable, (batch, *shape) -> (batch, *shape), got {F!r}.")
-    return Function(F, linear_part=getattr(F, "linear_part", None))
+    return Function(F, **{name: getattr(F, name) for name in ("linear_part", "split") if hasattr(F, name)})
 
 
 def mixed(mix: Tensor, rows: Tensor) -> Tensor:
@@ -119,7 +125,7 @@ class VectorField:
     call: Callable[[Any, Tensor], Tensor]
     rowwise: bool = False
     autonomous: bool = False
-    linear_part: float | Tensor | None = None
+    linear_part: float | Tensor | LinearPart | None = None
     value_and_jacobian: ValueAndJacobian | None = None
 
     def __call__(self, t: Any, y: Tensor) -> Tensor:

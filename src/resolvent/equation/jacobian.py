@@ -1,15 +1,17 @@
 """The Jacobian of a function at a point, as a linear map."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.modes import Call, derivatives_allowed, without_inference_tensors
 from resolvent.equation.norms import flat
+from resolvent.equation.structure import Structured, flattened, structure_of
 from resolvent.equation.torch_func import outside_inference, transforming
 
-Field = Callable[..., Tensor]
+Field = Callable[..., Any]
 Time = float | Tensor | None
 
 
@@ -25,7 +27,8 @@ class Jacobian:
 
     Arguments:
         function: maps (batch, *shape) to (batch, *image), differentiable.
-        point: (batch, *shape).
+        point: (batch, *shape), or several such tensors in a structure. The Jacobian is then that of the flat function:
+            point, value, products and matrix have vectors (batch, n) for states, see `rs.resolve`.
         detach: whether the point counts as a constant. Otherwise gradients of products flow into it.
 
     Attributes:
@@ -33,7 +36,9 @@ class Jacobian:
         value: (batch, *image), the function there, in the dtype of the point and without a graph.
     """
 
-    def __init__(self, function: Call, point: Tensor, detach: bool = True) -> None:
+    def __init__(self, function: Callable[[Any], Any], point: Structured, detach: bool = True) -> None:
+        if not isinstance(point, Tensor):
+            function, point = flattened(function, point)
         self._pullback: Callable[[Tensor], tuple[Tensor, ...]] | None = None
         self._vjp: tuple[Tensor, Tensor] | None = None
         if transforming():
@@ -73,17 +78,20 @@ class Jacobian:
         return from_rows(self.transposed_product, self.value)
 
 
-def field_jacobian(field: Field, t: Time, y: Tensor, detach: bool = True) -> Jacobian:
+def field_jacobian(field: Field, t: Time, y: Structured, detach: bool = True) -> Jacobian:
     """The Jacobian of a field F(t, .) at states y.
 
     Arguments:
         field: F(t, y), or F(y) if t is None. It must treat each sample alone.
         t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
-        y: (batch, *shape).
+        y: (batch, *shape), or several such tensors in a structure. The Jacobian is then that of the flat states.
         detach: as for `Jacobian`.
     """
-    if not isinstance(y, Tensor) or not y.is_floating_point() or y.dim() == 0:
-        got = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else repr(y)
+    if not isinstance(y, Tensor):
+        structure = structure_of(y, "y")
+        field, y = structure.field(field), structure.flatten(y, "y")
+    if not y.is_floating_point() or y.dim() == 0:
+        got = f"{y.dtype} of shape {tuple(y.shape)}"
         raise ValueError(f"y must be a tensor (batch, *shape) of a floating-point type, got {got}.")
 
     def function(state: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, unpatterned
@@ -66,11 +67,14 @@ class LinearProblem(Problem):
 
     def precondition(self, r: Tensor) -> Tensor:
         problem = self.linearization.problem
-        return divided_by_linear_part(r, problem.tau, problem.function.linear_part)
+        tau, part = problem.tau, problem.function.linear_part
+        if self.transposed and isinstance(part, LinearPart):
+            return transpose(lambda v: part.solve(v, tau), r)(r).detach()
+        return divided_by_linear_part(r, tau, part)
 
     def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
         """The preconditioner for this system: the user's linear map M ~ A^{-1}, transposed if the system is; by default
-        the division by 1 - tau c of the field's linear part, which is its own transpose."""
+        the solve with the field's linear part."""
         if preconditioner is None:
             return self.precondition
         return transpose(preconditioner, self.b) if self.transposed else preconditioner

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.torch_func import transforming
+
+if TYPE_CHECKING:
+    from resolvent.equation.solver import State
 
 # Part of torch's error message when an operation has no second derivative.
 _NOT_TWICE = "is not implemented"
@@ -33,7 +37,10 @@ class Linearization:
 
     Attributes:
         work: counts products.
+        state: that of the forward solver, if an adjoint starts from it.
     """
+
+    state: "State | None" = None
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ def iterate(
         state = solver.step(part, state, running)
         check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
-        convergence.update(progress, state, running, check and (near or not rare))
+        convergence.update(part, progress, state, running, check and (near or not rare))
         if not progress.finished and step >= _STEPS_BEFORE_STALLING:
             convergence.give_up_stalled(progress)
         if not progress.finished and check and (near or rare):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
 from resolvent.equation.function import Function
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
@@ -152,10 +153,12 @@ class NonlinearProblem(Problem):
         return divided_by_linear_part(r, self.tau, self.function.linear_part)
 
 
-def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | None) -> Tensor:
+def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | LinearPart | None) -> Tensor:
     """r / (1 - tau c); r itself if c is None, or beyond the pole tau c = 1, where the division would flip the sign."""
     if c is None:
         return r
+    if isinstance(c, LinearPart):
+        return c.solve(r, tau.detach() if isinstance(tau, Tensor) else tau).detach()
     product = tau * c
     if not isinstance(product, Tensor):
         return r / (1 - product) if product < 1 else r

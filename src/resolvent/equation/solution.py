@@ -1,11 +1,12 @@
 """`Solution`, the result of a solve, and `Status`, how each sample ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
     from resolvent.equation.matrix import Matrix
@@ -56,7 +57,8 @@ class Solution:
     """The result of a solve, per sample.
 
     Attributes:
-        value: (batch, *shape), the solution; for a failed sample, the iterate with its smallest residual.
+        value: (batch, *shape), or several such tensors in the structure of b: the solution; for a failed sample, the
+            iterate with its smallest residual.
         status: (batch,), `Status` codes.
         residual: (batch,), root mean square of w - b - tau F(w).
         steps: (batch,), steps of each sample.
@@ -97,9 +99,16 @@ class Solution:
     def jvps(self) -> int:
         return self.work.jvps
 
+    def take(self, rows: Tensor) -> "Solution":
+        """The solution of the samples `rows` alone. The counts stay those of the whole batch."""
+        parts = {name: getattr(self, name)[rows] for name in ("value", "status", "residual", "steps", "solver_index")}
+        matrix = None if self.matrix is None else self.matrix.take(rows)
+        all_converged = bool((parts["status"] == Status.CONVERGED).all())
+        return replace(self, **parts, matrix=matrix, state=None, all_converged=all_converged)
+
     def __repr__(self) -> str:
         names = " then ".join(type(solver).__name__ for solver in self.solvers)
-        shape = tuple(self.value.shape)
+        shape = tree_map(lambda part: tuple(part.shape), self.value)
         if isinstance(self.status, torch.Tensor) and torch._C._are_functorch_transforms_active():
             return f"Solution({shape} by {names})"
         worst = self.residual.max().item() if self.residual.numel() else 0.0

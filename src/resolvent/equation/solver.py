@@ -30,6 +30,14 @@ class State:
     floor: Tensor | None = None
 
 
+class InverseState(State, ABC):
+    """The state of a solver with `has_inverse`."""
+
+    @abstractmethod
+    def inverse(self, problem: Problem, x: Tensor, transposed: bool) -> Tensor:
+        """H x or H^T x, where H is the approximation to (I - tau F')^{-1} that the solver has built."""
+
+
 class Attempt(NamedTuple):
     """One entry of a plan: a solver and its step limit; None takes the solver's default."""
 
@@ -67,6 +75,9 @@ class Solver(Plan):
 
     learns: ClassVar[bool] = False
     """Whether `resume` uses an earlier state. The solution then keeps the last state."""
+
+    has_inverse: ClassVar[bool] = False
+    """Whether the states have an `inverse`. That of a sample must not depend on the other samples."""
 
     patience: ClassVar[int] = 0
     """Steps without progress that are normal for the method; `Stopping` may allow more."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 # Default tolerances, somewhat above the rounding of one evaluation of F, which residuals cannot go below.
 _RTOL = {torch.float64: 1e-9, torch.float32: 1e-6, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
@@ -26,7 +27,7 @@ class StoppingRule(ABC):
     """
 
     rtol: float | None
-    atol: float | None
+    atol: float | Tensor | None
     patience: int = 30
     divergence: float = 1e6
 
@@ -51,13 +52,29 @@ class StoppingRule(ABC):
         return _RTOL[precision] if self.rtol is None else self.rtol
 
     def absolute(self, precision: torch.dtype) -> float:
+        """The absolute tolerance of the residual's norm; the root mean square of `atol` if that is a tensor."""
+        if isinstance(self.atol, Tensor):
+            return float(self.atol.double().square().mean().sqrt())
         return _ATOL[precision] if self.atol is None else self.atol
+
+    def of_components(self, b: Tensor) -> Tensor | None:
+        """The absolute tolerances of the components of a sample of b (batch, *shape); None if they share a number."""
+        if not isinstance(self.atol, Tensor):
+            return None
+        shape = tuple(b.shape[1:])
+        # Stacked stages or layers, (batch, rows, *shape), have the tolerances of one.
+        if self.atol.dim() > len(shape) or shape[len(shape) - self.atol.dim() :] != tuple(self.atol.shape):
+            raise ValueError(
+                f"atol as a tensor must have the shape of a sample, {shape}, got {tuple(self.atol.shape)}."
+            )
+        return self.atol.to(b)
 
     def tightened(self, amplification: float, precision: torch.dtype) -> "StoppingRule":
         """The rule for an equation whose error is later multiplied by `amplification`: tighter by that factor."""
         if amplification <= 1:
             return self
-        rtol, atol = self.relative(precision), self.absolute(precision)
+        rtol = self.relative(precision)
+        atol = self.atol if isinstance(self.atol, Tensor) else self.absolute(precision)
         floor = min(rtol, _ROUNDING * torch.finfo(precision).eps)
         tighter = {"rtol": max(rtol / amplification, floor), "atol": atol / amplification}
         return dataclasses.replace(self, **tighter)  # type: ignore[type-var]
@@ -72,6 +89,12 @@ class Stopping(StoppingRule):
     where |.| is the root mean square over the components of one sample, so that a tolerance means the same for a vector
     of two and for an image. It is the norm, not its square, of the residual of the equation itself.
 
+    A root mean square hides small components. If `atol` is a tensor, every component i must also satisfy
+
+        |w - b - tau F(w)|_i <= atol_i + rtol * max(|b_i|, |w_i|),
+
+    which takes one more evaluation of F where the norm is within the tolerance.
+
     The scale includes |w| because rounding alone leaves a residual of that relative size. An iterate many times larger
     than the start of the solve must also have a small error (see docs/did-not-converge.md). The linear solve of the
     backward pass uses rtol alone, since its right-hand side has no natural unit, and its backward error where rounding
@@ -80,7 +103,7 @@ class Stopping(StoppingRule):
     Arguments:
         rtol: relative tolerance; None takes 1e-9 in float64, 1e-6 in float32, 2.5e-3 in float16, 2e-2 in bfloat16
             (the precision in which F is evaluated).
-        atol: absolute tolerance; None takes 1e-10, 1e-7, 1e-4, 1e-3.
+        atol: absolute tolerance, a number, or a tensor like a sample; None takes 1e-10, 1e-7, 1e-4, 1e-3.
         max_steps: the most steps of a sample; None takes the solver's own default.
         patience: steps without the residual falling by at least a thousandth after which a sample counts as stalled;
             the first four are not counted.
@@ -91,7 +114,7 @@ class Stopping(StoppingRule):
     """
 
     rtol: float | None = None
-    atol: float | None = None
+    atol: float | Tensor | None = None
     max_steps: int | None = None
     patience: int = 30
     divergence: float = 1e6
@@ -100,6 +123,8 @@ class Stopping(StoppingRule):
     fixed = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.atol, Tensor):
+            object.__setattr__(self, "atol", self.atol.detach())
         _check_tolerances(self.rtol, self.atol)
         for name in ("max_steps", "check_every", "patience"):
             value = getattr(self, name)
@@ -146,6 +171,8 @@ class FixedSteps(StoppingRule):
     fixed = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.atol, Tensor):
+            raise ValueError("rs.FixedSteps(...) takes a number as atol: it does not test single components.")
         _check_tolerances(self.rtol, self.atol)
         if not _is_count(self.steps):
             raise ValueError(f"steps must be a whole number, 1 or more, got {self.steps!r}.")
@@ -161,7 +188,11 @@ class FixedSteps(StoppingRule):
         return FixedSteps(self.steps, rtol=self.rtol or None)
 
 
-def _check_tolerances(rtol: float | None, atol: float | None) -> None:
+def _check_tolerances(rtol: float | None, atol: float | Tensor | None) -> None:
+    if isinstance(atol, Tensor):
+        if not atol.is_floating_point() or atol.numel() == 0 or not bool((atol.isfinite() & (atol >= 0)).all()):
+            raise ValueError(f"atol as a tensor must have finite numbers, zero or more, got {atol!r}.")
+        atol = float(atol.min())
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}.")

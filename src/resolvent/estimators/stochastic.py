@@ -7,13 +7,14 @@ from torch import Tensor
 
 from resolvent.equation.jacobian import Field, Jacobian, Time, field_jacobian
 from resolvent.equation.norms import dot, flat
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.estimators.probes import Probes
 
 
 def trace(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -32,7 +33,7 @@ def trace(
     Arguments:
         field: F(t, y), or F(y) if t is None. It must treat each sample alone.
         t: time, a number, a 0-d tensor or (batch,); None if F is a function of the state alone.
-        y: (batch, *shape).
+        y: (batch, *shape), or several such tensors in a structure.
         probes: the number of vectors z, and of products with J, to average over.
         distribution: of the probes, "gaussian" or "rademacher", see `Probes`.
         generator: of the probes, see `Probes`.
@@ -61,7 +62,7 @@ def trace(
 def frobenius(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -85,7 +86,7 @@ def frobenius(
 def trace_and_frobenius(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "gaussian",
@@ -104,7 +105,7 @@ def trace_and_frobenius(
     return _both(field, t, y, Probes(probes, distribution, generator), exact, detach)
 
 
-def _both(field: Field, t: Time, y: Tensor, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
+def _both(field: Field, t: Time, y: Structured, probes: Probes, exact: bool, detach: bool) -> tuple[Tensor, Tensor]:
     J = field_jacobian(field, t, y, detach)
     if exact:
         matrix = J.matrix()
@@ -157,14 +158,14 @@ def _project(Q: Tensor, z: Tensor) -> Tensor:
 def diagonal(
     field: Field,
     t: Time,
-    y: Tensor,
+    y: Structured,
     *,
     probes: int = 1,
     distribution: str = "rademacher",
     generator: torch.Generator | None = None,
     exact: bool = False,
     detach: bool = True,
-) -> Tensor:
+) -> Structured:
     """Estimates the diagonal of the Jacobian J = dF/dy, for each sample.
 
         diag J = (sum of z * J^T z) / (sum of z * z),      elementwise, sums over the probes z
@@ -179,14 +180,16 @@ def diagonal(
         exact: whether to compute the diagonal instead, by one product per entry of a sample.
 
     Returns:
-        (batch, *shape).
+        Like y.
 
     Reference: Bekas, Kokiopoulou and Saad, An estimator for the diagonal of a matrix, 2007.
     """
     vectors = Probes(probes, distribution, generator)
     J = field_jacobian(field, t, y, detach)
     if exact:
-        return J.matrix().diagonal(dim1=1, dim2=2).reshape(y.shape)
-    drawn = list(vectors.draw(J.point))
-    products = torch.stack([z * J.transposed_product(z) for z in drawn])
-    return products.sum(0) / torch.stack(drawn).square().sum(0)
+        found = J.matrix().diagonal(dim1=1, dim2=2).reshape(J.point.shape)
+    else:
+        drawn = list(vectors.draw(J.point))
+        products = torch.stack([z * J.transposed_product(z) for z in drawn])
+        found = products.sum(0) / torch.stack(drawn).square().sum(0)
+    return found if isinstance(y, Tensor) else structure_of(y, "y").unflatten(found)

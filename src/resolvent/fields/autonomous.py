@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, takes
 from resolvent.fields.mlp import chain_of, has_hooks, value_and_jacobian
 from resolvent.fields.samples_alone import SamplesAlone
@@ -24,7 +25,7 @@ class Autonomous(Field):
         rowwise: True if the module treats each sample alone and all alike (no batch statistics, no closed-over
             samples). Solvers may then drop finished samples and repeat rows for a Jacobian. None proves it where
             possible, and otherwise does not assume it.
-        linear_part: a multiplier c with F(y) = c y + N(y), see `Field.linear_part`.
+        linear_part: c in F(y) = c y + N(y), a number, a tensor or a `rs.fields.LinearPart`, see `Field.linear_part`.
         lipschitz: a Lipschitz constant of the module.
         shape: shape of one sample.
     """
@@ -36,7 +37,7 @@ class Autonomous(Field):
         module: Callable[[Tensor], Tensor],
         *,
         rowwise: bool | None = None,
-        linear_part: float | Tensor | None = None,
+        linear_part: float | Tensor | LinearPart | None = None,
         lipschitz: float | None = None,
         shape: Sequence[int] | None = None,
     ) -> None:
@@ -52,7 +53,7 @@ class Autonomous(Field):
         self._samples_alone = SamplesAlone(module, rowwise)
         self.bound = lipschitz
         self.shape = None if shape is None else tuple(shape)
-        self._linear_part: float | Tensor | None
+        self._linear_part: float | Tensor | LinearPart | None
         if isinstance(linear_part, Tensor):
             self.register_buffer("_linear_part", linear_part)
         else:
@@ -72,7 +73,7 @@ class Autonomous(Field):
         return None if layers is None or has_hooks(self) else partial(value_and_jacobian, layers)
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         return self._linear_part
 
     def disc(self) -> Disc:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.spectral import Disc
 
 Time = float | Tensor
@@ -46,11 +47,12 @@ class Field(nn.Module, ABC):
         """
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         """The multiplier c of a linear part worth splitting off, F(t, y) = c y + N(t, y), or None.
 
-        It is a number or a tensor that broadcasts to one sample. An implicit solver moves c y to the left-hand side, so
-        a stiff linear part does no harm.
+        It is a number, a tensor that broadcasts to one sample, or a map with its own solve such as
+        `rs.fields.FourierPart`. An implicit solver moves c y to the left-hand side, so a stiff linear part does no
+        harm.
         """
         return None
 

@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
+from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, expect_field
 from resolvent.spectral import Disc
 
@@ -78,8 +82,9 @@ class Piecewise(Field):
             cell = self.cell(t) if not isinstance(t, Tensor) else int(self.cells(t))
             value: Tensor = self.fields[cell](t, y)
             return value
-        if t.shape != y.shape[:1]:
-            raise ValueError(f"t must be one number or one for each of {y.shape[0]} samples, got {tuple(t.shape)}")
+        batch = len(tree_leaves(y)[0])
+        if t.shape != (batch,):
+            raise ValueError(f"t must be one number or one for each of {batch} samples, got {tuple(t.shape)}")
         cells = self.cells(t)
         present = cells.unique().tolist()
         if len(present) == 1:
@@ -90,8 +95,10 @@ class Piecewise(Field):
         # One call per active field: stacking the weights of all fields and gathering by sample takes several times as
         # long, even if every sample lies in a different cell.
         rows = [(cells == k).nonzero().squeeze(1) for k in present]
-        values = [self.fields[k](t[i], y[i]) for k, i in zip(present, rows, strict=True)]
-        return torch.cat(values)[torch.cat(rows).argsort()]
+        values = [self.fields[k](t[i], _rows(y, i)) for k, i in zip(present, rows, strict=True)]
+        order = torch.cat(rows).argsort()
+        joined: Tensor = tree_map(lambda *parts: torch.cat(parts)[order], *values)
+        return joined
 
     def cell(self, t: float) -> int:
         """Index of the field that is active at time t."""
@@ -105,10 +112,12 @@ class Piecewise(Field):
         return position.floor().clamp(0, len(self.fields) - 1).long()
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         """The linear part, if all pieces have the same."""
         first, *others = (field.linear_part for field in self.pieces)
-        if not others or (isinstance(first, float) and all(part == first for part in others)):
+        if not others or (
+            isinstance(first, float | LinearPart) and all(part is first or part == first for part in others)
+        ):
             return first
         return None
 
@@ -118,11 +127,20 @@ class Piecewise(Field):
 
     def _evaluate_all(self, present: list[int], cells: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Evaluates each field on the whole batch, for fields that are not rowwise."""
-        value = torch.zeros_like(y)
+        value = tree_map(torch.zeros_like, y)
         for k in present:
-            active = (cells == k).reshape(-1, *[1] * (y.ndim - 1))
-            value = torch.where(active, self.fields[k](t, y), value)
+            value = tree_map(partial(_where, cells == k), self.fields[k](t, y), value)
         return value
+
+
+def _rows(y: Any, rows: Tensor) -> Any:
+    """Some samples of a state, which may consist of several tensors."""
+    return tree_map(lambda part: part[rows], y)
+
+
+def _where(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """`yes` for the samples that are chosen, else `no`."""
+    return torch.where(chosen.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
 
 
 def _describe(horizon: float | Tensor) -> str:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from resolvent.integrate.control import Tolerance
+from resolvent.integrate.flow import Flow
+from resolvent.integrate.method import Method
 
 # Default relative tolerances, well above the rounding of a state and of the field.
 _RTOL = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -70,8 +72,25 @@ def check_steps(max_steps: object, min_step: object, first_step: object) -> None
             raise ValueError(f"{name} must be a positive number, or None, got {value!r}.")
 
 
-def check_memory(memory: object, derivatives: object) -> None:
+def check_memory(memory: object, derivatives: object, interrupted: bool) -> None:
     if not isinstance(derivatives, int) or isinstance(derivatives, bool) or derivatives < 1:
         raise ValueError(f"derivatives counts those that are exact and must be 1 or more, got {derivatives!r}.")
-    if memory not in ("store", "checkpoint"):
-        raise ValueError(f"memory must be 'store' or 'checkpoint', got {memory!r}.")
+    if memory not in ("store", "checkpoint", "adjoint"):
+        raise ValueError(f"memory must be 'store', 'checkpoint' or 'adjoint', got {memory!r}.")
+    if memory == "adjoint" and (interrupted or derivatives > 1):
+        raise ValueError(
+            "memory='adjoint' takes neither jumps nor events, and has first derivatives only: take 'store' or "
+            "'checkpoint', whose gradients are exact."
+        )
+
+
+def check_methods(methods: tuple[Method, ...], flow: Flow, memory: str) -> None:
+    if any(method.coupled for method in methods) and not flow.matrix:
+        raise ValueError(
+            f"a scheme with coupled stages needs a matrix, which is not formed here ({flow.size} unknowns): take "
+            "matrix=True, or a diagonally implicit scheme such as rs.schemes.tableaux.KVAERNO5."
+        )
+    if any(method.explicit is not None for method in methods):
+        _ = flow.linear  # Raises if the field declares none.
+        if memory == "adjoint":
+            raise ValueError("memory='adjoint' takes no additive scheme: take 'store' or 'checkpoint'.")

@@ -35,9 +35,10 @@ class Tolerance:
     def newton(self, dtype: torch.dtype) -> float:
         """The largest error of a stage, in the weighted norm, that does not disturb the error estimate.
 
-        Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.8.
+        Reference: Hairer & Wanner, Solving ordinary differential equations II, section IV.8. Their norm is a mean; for
+        the largest component the factor 10 leads to the same errors with fewer iterations.
         """
-        return max(10 * torch.finfo(dtype).eps / self.rtol, min(0.03, self.rtol**0.5))
+        return max(10 * torch.finfo(dtype).eps / self.rtol, min(0.03, 10 * self.rtol**0.5))
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
 """The integration of a batch: runs of one method between two jumps, and their replays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from resolvent.integrate.attached import Point
 from resolvent.integrate.control import Tolerance, first_step
-from resolvent.integrate.events import Watch
+from resolvent.integrate.events import Spans, Watch
 from resolvent.integrate.flow import Flow
-from resolvent.integrate.jumps import Spans
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
 from resolvent.integrate.replay import Replay
 from resolvent.integrate.result import IntegrationStatus as Status
-from resolvent.integrate.run import STIFF, AcceptedSteps, Run
-from resolvent.integrate.samples import Samples, start
+from resolvent.integrate.run import STIFF, Run
+from resolvent.integrate.samples import AcceptedSteps, Point, Samples, start
 
 
 @dataclass
@@ -30,6 +29,7 @@ class Integrator:
         graph: whether the steps are repeated with a graph.
         checkpoint: whether that graph is recomputed in the backward pass.
         derivatives: how many are exact.
+        observe: called with the method and the accepted steps of every round; None if nobody wants to know.
         status, accepted, attempts: (batch,), of all samples so far.
         stops: the samples stopped by an event, and the times of their events, with a graph.
     """
@@ -45,6 +45,7 @@ class Integrator:
     graph: bool
     checkpoint: bool
     derivatives: int
+    observe: Callable[[Method, AcceptedSteps], None] | None = None
     status: Tensor = field(init=False)
     accepted: Tensor = field(init=False)
     attempts: Tensor = field(init=False)
@@ -110,6 +111,8 @@ class Integrator:
             run = Run(method, self.flow, self.tolerance, self.max_steps, self.min_step, jump_before, jump_after)
             run.detect = method is not self.methods[-1]
             run.look = None if self.watch is None else self.watch.look
+            if not self.graph and self.watch is None and self.observe is None:
+                run.wanted = self.outputs.reaches
             rounds = self._rounds(run, samples)
             self.accepted, self.attempts = self.accepted + samples.accepted, samples.attempts
             if self.graph:
@@ -131,6 +134,8 @@ class Integrator:
         """Makes the steps. Keeps them if they are repeated with a graph, else writes the requested states."""
         kept: list[tuple[AcceptedSteps, Covered]] = []
         for steps in run.rounds(samples):
+            if self.observe is not None:
+                self.observe(run.method, steps)
             end = torch.where(steps.ends, samples.end[steps.sample], steps.interval.t + steps.interval.h)
             end = torch.where(steps.stop.isfinite(), steps.interval.t + steps.stop * steps.interval.h, end)
             covered = self.outputs.cover(steps, end)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.integrate.method import Method
-from resolvent.integrate.run import AcceptedSteps
+from resolvent.integrate.samples import AcceptedSteps
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class Outputs:
         self._places = [torch.arange(batch, device=times.device)]
         self._values = [y0]
         self._shape = (count, batch)
+
+    def reaches(self, sample: Tensor, end: Tensor) -> Tensor:
+        """Mask (rows,) of the steps of samples that end at `end` and cover requested times."""
+        place = self._written[sample]
+        ahead = self._keys[sample, place.clamp(max=self._shape[0] - 1)]
+        return (self._direction[sample, 0] * end >= ahead) & (place < self._shape[0])
 
     def cover(self, steps: AcceptedSteps, end: Tensor) -> Covered:
         """The requested times in the intervals of the steps, which end at `end` (rows,). Each is returned once."""

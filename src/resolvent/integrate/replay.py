@@ -1,17 +1,16 @@
 """Replays: repeat the accepted steps of a run with a graph, the n-th steps of all samples together."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from resolvent.integrate.attached import Point, repeat_step
 from resolvent.integrate.events import Watch, attach
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
 from resolvent.integrate.outputs import Covered, Outputs, interpolate
-from resolvent.integrate.run import AcceptedSteps
-from resolvent.integrate.trial import Interval
+from resolvent.integrate.samples import AcceptedSteps, Interval, Point
+from resolvent.integrate.step import repeat_step
 
 
 @dataclass
@@ -47,6 +46,27 @@ def pack(rounds: list[tuple[AcceptedSteps, Covered]], rank: Tensor, sizes: list[
     by_row = row.argsort(stable=True)
     points = [torch.cat([getattr(c, name) for _, c in rounds])[by_row] for name in ("sample", "place", "at_end")]
     return Packed(together, Covered(row[by_row], *points), sizes)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The steps of one group, repeated with a graph.
+
+    Attributes:
+        rows: of the packed steps.
+        sample: (rows,), the samples of the steps if the tensors below are those of the whole batch; else None.
+        interval, dh: of the steps; dh (batch,) is zero, with the derivative of h, or None.
+        point: their start.
+        increments, end: (stages, batch, n) and (batch, n), the result.
+    """
+
+    rows: slice
+    sample: Tensor | None
+    interval: Interval
+    dh: Tensor | None
+    point: Point
+    increments: Tensor
+    end: Tensor
 
 
 class Replay:
@@ -126,7 +146,7 @@ class Replay:
     ) -> Point:
         """One group of steps. If `sample` is given, the point is that of the whole batch."""
         steps = packed.steps
-        interval = Interval(*(getattr(steps.interval, f.name)[rows] for f in fields(Interval)))
+        interval = steps.interval.take(rows)
         ends, known = steps.ends[rows], steps.increments[:, rows]
         if sample is not None:
             interval, ends, known = _spread(interval, ends, known, sample, point.t)
@@ -145,7 +165,8 @@ class Replay:
             increments, end = checkpoint(make, point.y, point.slope, use_reentrant=False)
         else:
             increments, end = make(point.y, point.slope)
-        self._write(packed.covered, rows, sample, interval, dh, point, increments, end)
+        group = Group(rows, sample, interval, dh, point, increments, end)
+        self._write(packed.covered, group)
         h = torch.where(active, interval.h, 1.0)
         h = (h if dh is None else h + dh).to(end.dtype)
         slope = torch.where(active[:, None], increments[-1] / h[:, None], point.slope)
@@ -153,61 +174,42 @@ class Replay:
             slope = point.slope
         end = torch.where(active[:, None], end, point.y)
         if self.watch is not None:
-            end = self._stop(self.watch, steps, rows, sample, interval, dh, point, increments, end)
+            end = self._stop(self.watch, steps, replace(group, end=end))
         return Point(interval.t + interval.h, end, slope, point.dt if point.dt is None or dh is None else point.dt + dh)
 
-    def _stop(
-        self,
-        watch: Watch,
-        steps: AcceptedSteps,
-        rows: slice,
-        sample: Tensor | None,
-        interval: Interval,
-        dh: Tensor | None,
-        point: Point,
-        increments: Tensor,
-        end: Tensor,
-    ) -> Tensor:
+    def _stop(self, watch: Watch, steps: AcceptedSteps, group: Group) -> Tensor:
         """The ends of a group of steps; for samples that stop at an event, the state there."""
-        met = steps.stop[rows].isfinite().nonzero()[:, 0]
+        met = steps.stop[group.rows].isfinite().nonzero()[:, 0]
         if not len(met):
-            return end
-        owner, stop = steps.sample[rows][met], steps.stop[rows][met]
-        at = met if sample is None else owner
-        h = interval.h[at] if dh is None else interval.h[at] + dh[at]
-        dt = None if point.dt is None else point.dt[at]
-        here = Interval(interval.t[at], h, interval.first[at], interval.last[at], interval.closed[at])
-        ends = torch.zeros_like(met, dtype=torch.bool)
-        some = AcceptedSteps(owner, owner, here, ends, point.y[at], end[at], increments[:, at], stop)
+            return group.end
+        owner, stop = steps.sample[group.rows][met], steps.stop[group.rows][met]
+        at = met if group.sample is None else owner
+        here = group.interval.take(at)
+        if group.dh is not None:
+            here = replace(here, h=here.h + group.dh[at])
+        dt = None if group.point.dt is None else group.point.dt[at]
+        never = torch.zeros_like(met, dtype=torch.bool)
+        some = AcceptedSteps(owner, owner, here, never, group.point.y[at], group.end[at], group.increments[:, at], stop)
         s = attach(watch, self.method, some, stop, dt)
-        self.stops.append((owner, here.t + s * h if dt is None else here.t + dt + s * h))
-        return end.index_copy(0, at, watch.inside(self.method, some, torch.arange(len(at), device=at.device), s))
+        self.stops.append((owner, here.t + s * here.h if dt is None else here.t + dt + s * here.h))
+        state = watch.inside(self.method, some, torch.arange(len(at), device=at.device), s)
+        return group.end.index_copy(0, at, state)
 
-    def _write(
-        self,
-        covered: Covered,
-        rows: slice,
-        sample: Tensor | None,
-        interval: Interval,
-        dh: Tensor | None,
-        point: Point,
-        increments: Tensor,
-        end: Tensor,
-    ) -> None:
+    def _write(self, covered: Covered, group: Group) -> None:
         """Writes the states at the times that the group covers."""
-        low, high = torch.searchsorted(covered.row, torch.tensor([rows.start, rows.stop], device=end.device)).tolist()
+        bounds = torch.tensor([group.rows.start, group.rows.stop], device=group.end.device)
+        low, high = torch.searchsorted(covered.row, bounds).tolist()
         if low == high:
             return
         some = slice(low, high)
         owner, place = covered.sample[some], covered.place[some]
-        row = owner if sample is not None else covered.row[some] - rows.start
-        time = self.outputs.times[place, owner]
-        t, h = interval.t, interval.h
-        if point.dt is not None and dh is not None:
-            t, h = t + point.dt, h + dh
-        s = (time - t[row]) / h[row]
-        values = interpolate(self.method, s, point.y[row], end[row], increments[:, row], covered.at_end[some])
-        self.outputs.write(owner, place, values)
+        row = owner if group.sample is not None else covered.row[some] - group.rows.start
+        t, h = group.interval.t, group.interval.h
+        if group.point.dt is not None and group.dh is not None:
+            t, h = t + group.point.dt, h + group.dh
+        s = (self.outputs.times[place, owner] - t[row]) / h[row]
+        start, end, increments = group.point.y[row], group.end[row], group.increments[:, row]
+        self.outputs.write(owner, place, interpolate(self.method, s, start, end, increments, covered.at_end[some]))
 
 
 def _spread(

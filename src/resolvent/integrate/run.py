@@ -9,11 +9,10 @@ from torch import Tensor
 from resolvent.integrate.control import Controller, Tolerance
 from resolvent.integrate.flow import Flow
 from resolvent.integrate.method import Method
-from resolvent.integrate.newton import SLOW
+from resolvent.integrate.newton import SLOW, systems
 from resolvent.integrate.result import IntegrationStatus as Status
-from resolvent.integrate.samples import Samples
-from resolvent.integrate.systems import systems
-from resolvent.integrate.trial import Interval, Trial, add, attempt
+from resolvent.integrate.samples import AcceptedSteps, Interval, Samples, add
+from resolvent.integrate.step import Trial, attempt
 
 STIFF = -1
 """The status of a sample that switches from an explicit method to an implicit one."""
@@ -27,30 +26,6 @@ _SHRINK = 0.25
 _TINY = 1e-200
 
 
-@dataclass(frozen=True)
-class AcceptedSteps:
-    """The accepted steps of a round, with one row per sample that made one.
-
-    Attributes:
-        sample: (rows,), numbers in the batch.
-        number: (rows,), the number of earlier steps of the sample in this run.
-        interval: of the step.
-        ends: (rows,), whether the step ends at the end of the span.
-        start, end: (rows, n), the states at its ends.
-        increments: (stages, rows, n), h times the slopes of the stages.
-        stop: (rows,), the fraction of the step at which an event stops the sample; infinite if none does.
-    """
-
-    sample: Tensor
-    number: Tensor
-    interval: Interval
-    ends: Tensor
-    start: Tensor
-    end: Tensor
-    increments: Tensor
-    stop: Tensor
-
-
 @dataclass
 class Run:
     """The steps of one method.
@@ -61,6 +36,8 @@ class Run:
         min_step: the size below which a step fails; None takes the rounding of the time.
         jump_before, jump_after: whether the field may jump at the start and at the end of the span.
         look: finds events, see `resolvent.integrate.events.Watch.look`; None if there are none.
+        wanted: which accepted steps are needed, a function of their samples and ends that returns a mask; None if all
+            are.
         detect: whether samples whose steps are limited by stability end with the status `STIFF`.
     """
 
@@ -72,12 +49,13 @@ class Run:
     jump_before: bool = False
     jump_after: bool = False
     look: Callable[[Method, AcceptedSteps], tuple[Tensor, Tensor, Tensor]] | None = None
+    wanted: Callable[[Tensor, Tensor], Tensor] | None = None
     detect: bool = False
     controller: Controller = field(init=False)
 
     def __post_init__(self) -> None:
         self.controller = Controller(self.method.error_order, lazy=self.method.implicit)
-        self.systems = systems(self.flow)
+        self.systems = systems(self.flow, self.method)
 
     def rounds(self, whole: Samples) -> Iterator[AcceptedSteps]:
         """Makes steps until no sample is running, and yields the accepted ones; `whole` is the state of the samples."""
@@ -109,10 +87,14 @@ class Run:
         good = running & trial.solved & (trial.estimate <= 1)
         start, number = live.y, live.accepted
         self._update(live, trial, interval, running, good, ends)
-        if not bool(good.any()):
+        needed = good
+        if self.wanted is not None:
+            # The time of a sample is now the end of its step.
+            needed = needed & self.wanted(live.index, live.t)
+        if not bool(needed.any()):
             return None
-        rows = good.nonzero()[:, 0]
-        kept = Interval(*(getattr(interval, name)[rows] for name in ("t", "h", "first", "last", "closed")))
+        rows = needed.nonzero()[:, 0]
+        kept = interval.take(rows)
         increments = torch.stack(trial.increments)[:, rows]
         stop = torch.full_like(kept.t, torch.inf)
         steps = AcceptedSteps(
@@ -152,25 +134,18 @@ class Run:
         self, live: Samples, trial: Trial, interval: Interval, running: Tensor, good: Tensor, ends: Tensor
     ) -> None:
         """Moves the samples where `good`, chooses the next steps, and ends samples that cannot continue."""
-        finite = trial.estimate.isfinite()
-        unsolved = running & ~trial.solved
-        retry = unsolved & ~live.fresh  # With a new Jacobian, before the step is shortened.
-        estimate = torch.where(finite, trial.estimate, torch.inf).to(live.h)
-        size = interval.h.abs()
+        bad, size, estimate = running & ~good, interval.h.abs(), trial.estimate.to(live.h)
         longer = self.controller.accepted(size, estimate, live.error, live.rejected)
-        shorter = self.controller.rejected(size, estimate)
-        shorter = torch.where(unsolved | ~finite, _SHRINK * size, shorter)
-        h = torch.where(good, longer, torch.where(retry, size, shorter))
-        live.h = torch.where(running, h, live.h)
+        live.h = torch.where(good, longer, live.h)
         live.error = torch.where(good, estimate.clamp(min=1e-4), live.error)
-        cause = torch.where(finite, int(Status.STEP_TOO_SMALL), int(Status.NON_FINITE))
-        cause = torch.where(unsolved & finite, int(Status.NOT_SOLVED), cause)
-        live.cause = torch.where(running & ~good, cause, live.cause)
-        live.rejected = torch.where(running, ~good, live.rejected)
-        live.attempts = live.attempts + running.long()
-        live.accepted = live.accepted + good.long()
-        live.stale = torch.where(good, trial.rate > SLOW, live.stale | retry)
-        live.fresh = live.fresh & ~good
+        live.attempts = live.attempts + running
+        live.accepted = live.accepted + good
+        live.stale = torch.where(good, trial.rate > SLOW, live.stale)
+        # Those that failed with an old Jacobian get a new one before the step is shortened.
+        retry = bad & ~trial.solved & ~live.fresh
+        live.rejected, live.fresh = bad, live.fresh & ~good
+        if bool(bad.any()):
+            self._reject(live, trial, size, estimate, bad, retry)
 
         column = good[:, None]
         live.t = torch.where(good, torch.where(ends, live.end, live.t + interval.h), live.t)
@@ -184,6 +159,17 @@ class Run:
                 live.second = torch.where(column, second / step**2, live.second)
                 live.third = torch.where(column, third / step**3, live.third)
         self._end(live, trial, running, good, good & ends)
+
+    def _reject(self, live: Samples, trial: Trial, size: Tensor, estimate: Tensor, bad: Tensor, retry: Tensor) -> None:
+        """Shortens the steps of the samples where `bad`, except where they `retry`, and notes why they failed."""
+        finite, unsolved = estimate.isfinite(), ~trial.solved
+        shorter = self.controller.rejected(size, torch.where(finite, estimate, torch.inf))
+        shorter = torch.where(unsolved | ~finite, _SHRINK * size, shorter)
+        live.h = torch.where(bad, torch.where(retry, size, shorter), live.h)
+        live.stale = live.stale | retry
+        cause = torch.where(finite, int(Status.STEP_TOO_SMALL), int(Status.NON_FINITE))
+        cause = torch.where(unsolved & finite, int(Status.NOT_SOLVED), cause)
+        live.cause = torch.where(bad, cause, live.cause)
 
     def _end(self, live: Samples, trial: Trial, running: Tensor, good: Tensor, done: Tensor) -> None:
         """Sets the statuses of the samples that are done, failed, or found to be stiff."""

@@ -1,4 +1,4 @@
-"""`Samples`: the state of every sample of a run."""
+"""The records of a run: the state of every sample, the steps that were accepted, and the point of a replay."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from resolvent.schemes.tableau import Row
 
 
 @dataclass
@@ -23,7 +25,6 @@ class Samples:
         cause: (batch,), the status of a sample if its step becomes too small.
         status: (batch,), `IntegrationStatus` codes.
         accepted, attempts: (batch,), numbers of steps.
-        written: (batch,), how many of the requested times have been passed.
         matrix, matrix_tau: (batch, n, n) and (batch,): tau J, and its tau.
         stale, fresh: (batch,), whether J must be recomputed, and whether it belongs to the current state.
         contraction: (batch,), theta / (1 - theta) of the last Newton iteration.
@@ -45,7 +46,6 @@ class Samples:
     status: Tensor
     accepted: Tensor
     attempts: Tensor
-    written: Tensor
     matrix: Tensor | None
     matrix_tau: Tensor
     stale: Tensor
@@ -92,7 +92,6 @@ def start(index: Tensor, t: Tensor, end: Tensor, y: Tensor, slope: Tensor, h: Te
         status=count,
         accepted=count,
         attempts=count,
-        written=count,
         matrix=None,
         matrix_tau=torch.zeros_like(t),
         stale=~none,
@@ -103,3 +102,94 @@ def start(index: Tensor, t: Tensor, end: Tensor, y: Tensor, slope: Tensor, h: Te
         stiff=count,
         relaxed=count,
     )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The interval of a step of each sample.
+
+    Attributes:
+        t, h: (batch,), its start and its signed length.
+        first, last: (batch,), the times at which the field is evaluated for the two ends. They differ from the ends by
+            one rounding if the field jumps there.
+        closed: (batch,), whether the field jumps at the end. No stage is then evaluated beyond it.
+    """
+
+    t: Tensor
+    h: Tensor
+    first: Tensor
+    last: Tensor
+    closed: Tensor
+
+    def take(self, rows: slice | Tensor) -> "Interval":
+        """Only the samples `rows`."""
+        return Interval(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+    def time(self, c: float) -> Tensor:
+        """The time at the fraction c."""
+        if c == 0:
+            return self.first
+        if c == 1:
+            return self.last
+        inside = self.t + c * self.h
+        return torch.where(self.closed, self.last, inside) if c > 1 else inside
+
+
+@dataclass(frozen=True)
+class AcceptedSteps:
+    """The accepted steps of a round, with one row per sample that made one.
+
+    Attributes:
+        sample: (rows,), numbers in the batch.
+        number: (rows,), the number of earlier steps of the sample in this run.
+        interval: of the step.
+        ends: (rows,), whether the step ends at the end of the span.
+        start, end: (rows, n), the states at its ends.
+        increments: (stages, rows, n), h times the slopes of the stages.
+        stop: (rows,), the fraction of the step at which an event stops the sample; infinite if none does.
+    """
+
+    sample: Tensor
+    number: Tensor
+    interval: Interval
+    ends: Tensor
+    start: Tensor
+    end: Tensor
+    increments: Tensor
+    stop: Tensor
+
+
+@dataclass
+class Point:
+    """The current point of a replay, with a graph.
+
+    Attributes:
+        t: (batch,), the time.
+        y, slope: (batch, n), the state and F there.
+        dt: (batch,), zero, with the derivative of the time; None if the times have none.
+    """
+
+    t: Tensor
+    y: Tensor
+    slope: Tensor
+    dt: Tensor | None
+
+    def take(self, rows: slice | Tensor) -> "Point":
+        """Only the samples `rows`."""
+        return Point(self.t[rows], self.y[rows], self.slope[rows], None if self.dt is None else self.dt[rows])
+
+
+def from_last_step(c: float, h: Tensor, samples: Samples) -> Tensor:
+    """The increment at the fraction c of a step, from the derivatives of the last step at its end."""
+    ahead = c * h
+    return h * (samples.slope + ahead * (samples.second + (0.5 * ahead) * samples.third))
+
+
+def add(x: Tensor, weights: Row, terms: list[Tensor]) -> Tensor:
+    """x plus the weighted sum of the terms, in this order, so that the rounding of a sample does not depend on the
+    others."""
+    total = x
+    for weight, term in zip(weights, terms, strict=True):
+        if weight != 0:
+            total = torch.add(total, term, alpha=weight)
+    return total

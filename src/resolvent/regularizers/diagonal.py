@@ -9,10 +9,11 @@ from torch import Tensor
 
 from resolvent.blocks.pass_ import Trajectory
 from resolvent.equation.norms import flat
+from resolvent.equation.structure import Structure
 from resolvent.estimators import Probes, diagonal
 from resolvent.regularizers.points import check_fraction, check_weights, points
 
-Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+Measure = Callable[[Tensor, Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class DiagonalPenalty:
 
     Arguments:
         weight: a. A weight of 0 costs nothing.
-        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each; returns (rows, *shape). None takes the
-            square.
+        measure: m, called with t, (rows,) or 0-d, y and D, (rows, *shape) each, in the structure of the states; returns
+            the like of y. None takes the square.
         probes: the number of random vectors for the estimate, see `rs.estimators.diagonal`.
         distribution: of the probes, "rademacher" or "gaussian"; take at least 3 Gaussian probes.
         generator: of the probes, see `rs.estimators.Probes`.
@@ -77,9 +78,17 @@ class DiagonalPenalty:
                 exact=self.exact,
                 detach=self.detach,
             )
-            values = entries.square() if self.measure is None else self.measure(t, y, entries)
+            values = entries.square() if self.measure is None else self._measured(at.structure, t, y, entries)
             if values.shape != y.shape:
                 raise ValueError(f"measure must keep the shape {tuple(y.shape)} of y, but gave {tuple(values.shape)}.")
             return (flat(values).mean(1),)
 
         return self.weight * at.average(*at.evaluate(field, measured))
+
+    def _measured(self, structure: Structure | None, t: Tensor, y: Tensor, entries: Tensor) -> Tensor:
+        """The user's measure, called with structured states if they have a structure."""
+        assert self.measure is not None
+        if structure is None:
+            return self.measure(t, y, entries)
+        values = self.measure(t, structure.unflatten(y), structure.unflatten(entries))
+        return structure.flatten(values, "the value of measure")

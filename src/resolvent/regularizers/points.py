@@ -10,6 +10,8 @@ from torch import Tensor
 
 from resolvent.blocks.pass_ import Trajectory
 from resolvent.blocks.weights import frozen_weights
+from resolvent.equation.function import as_vector_field
+from resolvent.equation.structure import Structure, structure_of
 from resolvent.fields.piecewise import right_end
 
 
@@ -25,6 +27,7 @@ class Points:
         positions: (points,), t/T in [0, 1].
         weights: (points,).
         duration: the length of the trajectory in time, a 0-d tensor.
+        structure: of the states, if they consist of several tensors; `states` are then flat.
     """
 
     times: Tensor
@@ -32,6 +35,7 @@ class Points:
     positions: Tensor
     weights: Tensor
     duration: Tensor
+    structure: Structure | None = None
 
     def evaluate(self, field: Any, function: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Evaluates a function (field, t, y) at all points.
@@ -42,14 +46,15 @@ class Points:
         Arguments:
             field: F.
             function: maps F, t, (rows,) or 0-d, and y, (rows, *shape), to tensors (rows, ...). Its F has computed
-                weights.
+                weights, and is one of flat states if there is a structure.
 
         Returns:
             The results of the function, (points, batch, ...) each.
         """
         count, batch = self.states.shape[:2]
         with frozen_weights(field) as field:
-            if getattr(field, "rowwise", False):
+            field = field if self.structure is None else self.structure.field(field)
+            if as_vector_field(field).rowwise:
                 times = self.times.reshape(count, -1).expand(count, batch)
                 values = function(field, times.reshape(-1), self.states.flatten(0, 1))
                 return tuple(value.unflatten(0, (count, batch)) for value in values)
@@ -93,7 +98,11 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
     """
     if not isinstance(trajectory, Trajectory):
         raise ValueError(f"a penalty reads a Trajectory, such as block.trajectory(x) gives, got {trajectory!r}.")
+    structure: Structure | None = None
     times, states = trajectory.times, trajectory.states
+    if not isinstance(states, Tensor):
+        structure = structure_of(states, "states", leading=2)
+        states = structure.flatten(states, "states", leading=2)
     if detach:
         times, states = times.detach(), states.detach()
     steps = len(times) - 1
@@ -103,7 +112,7 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
     if fraction is None:
         weights = torch.ones_like(grid)
         weights[0] = weights[-1] = 0.5
-        return Points(times, states, grid / steps, weights / steps, duration)
+        return Points(times, states, grid / steps, weights / steps, duration, structure)
     # At the end of a layer its own piece still applies, although a piecewise field jumps there.
     time_fraction = right_end(field, states.dtype) if fraction == 1 else fraction
     return Points(
@@ -112,6 +121,7 @@ def points(field: Any, trajectory: Trajectory, fraction: float | None, detach: b
         (grid[:-1] + fraction) / steps,
         torch.full_like(grid[:-1], 1 / steps),
         duration,
+        structure,
     )
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from resolvent.blocks.jvp import JvpResult, jvp
 from resolvent.equation.norms import flat
+from resolvent.equation.structure import Structured, describe, structure_of
 from resolvent.estimators import Probes
 from resolvent.regularizers.points import check_weights
 
@@ -67,23 +69,32 @@ class Sensitivity:
             raise ValueError(f"measure must be one of {MEASURES}, got {self.measure!r}.")
         Probes(1, self.distribution, self.generator)
 
-    def __call__(self, model: Callable[[Tensor], Tensor], x: Tensor) -> PenalizedOutput:
-        """Passes `x`, (batch, *shape), through a model that `rs.jvp` supports."""
+    def __call__(self, model: Callable[[Any], Any], x: Structured) -> PenalizedOutput:
+        """Passes `x`, (batch, *shape) or a structure of such tensors, through a model that `rs.jvp` supports."""
         if not self.weight:
             outputs = model(x)
-            return PenalizedOutput(outputs, outputs.new_zeros(()), None)
-        (v,) = Probes(1, self.distribution, self.generator).draw(x)
-        result = jvp(model, x, v)
+            return PenalizedOutput(outputs, tree_leaves(outputs)[0].new_zeros(()), None)
+        result = jvp(model, x, self._direction(x))
         return PenalizedOutput(result.outputs, self.of(result.outputs, result.tangents), result)
 
-    def of(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+    def _direction(self, x: Structured) -> Structured:
+        probes = Probes(1, self.distribution, self.generator)
+        if isinstance(x, Tensor):
+            return next(iter(probes.draw(x)))
+        structure = structure_of(x, "x")
+        return structure.unflatten(next(iter(probes.draw(structure.flatten(x, "x")))))
+
+    def of(self, outputs: Structured, tangents: Structured) -> Tensor:
         """The penalty for given tangents J v."""
-        rows = flat(tangents)
+        if isinstance(tangents, Tensor):
+            rows = flat(tangents)
+        else:
+            rows = structure_of(tangents, "the outputs").flatten(tangents, "the tangents")
         if self.measure == "square":
             return self.weight * rows.square().mean()
-        if outputs.dim() != 2:
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2:
             raise ValueError(
-                f"measure={self.measure!r} takes scores of classes, (batch, classes), got {tuple(outputs.shape)}."
+                f"measure={self.measure!r} takes scores of classes, (batch, classes), got {describe(outputs)}."
             )
         p = outputs.softmax(1) if self.measure == "softmax" else torch.full_like(rows, 1 / rows.shape[1])
         deviations = rows - (p * rows).sum(1, keepdim=True)

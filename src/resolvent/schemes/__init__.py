@@ -21,5 +21,6 @@ from resolvent.schemes.runge_kutta import RungeKutta as RungeKutta
 from resolvent.schemes.scheme import Carry as Carry
 from resolvent.schemes.scheme import Scheme as Scheme
 from resolvent.schemes.scheme import Step as Step
+from resolvent.schemes.tableau import AdditiveTableau as AdditiveTableau
 from resolvent.schemes.tableau import Tableau as Tableau
 from resolvent.schemes.theta import Theta as Theta

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from resolvent.equation.solution import Solution
 from resolvent.solvers.resolve import resolve_with, solve_options
 
 Number = float | Tensor
-Field = Callable[[Number, Tensor], Tensor]
+Field = Callable[[Number, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Interval:
     Attributes:
         field: F(t, y), wrapped; a plain callable is wrapped here.
         t: a number, a 0-d tensor, or (batch,).
-        h: a number or a 0-d tensor; negative to integrate backward in time.
+        h: a number, a 0-d tensor, or one for each sample, shaped to multiply states, (batch, 1, ..., 1); negative to
+            integrate backward in time.
         options: how resolvents are solved.
         guess: a function (interval, c) that guesses the state at t + c h; None leaves it to `resolve`.
         past: (batch, *shape) each, the states at t, t - h, ..., without a graph, for the guess.
@@ -48,7 +50,7 @@ class Interval:
 
     @property
     def step(self) -> Number:
-        """The step in the direction of the interval: h or -h."""
+        """The step in the direction of the interval, h or -h, which multiplies states."""
         return -self.h if self.backwards else self.h
 
     def reversed(self, *past: Tensor) -> "Interval":
@@ -60,7 +62,7 @@ class Interval:
         forward = 1 - c if self.backwards else c
         if not isinstance(forward, Tensor) and forward == 1:
             forward = self.right_end
-        return self.t + forward * self.h
+        return self.t + forward * per_row(self.h)
 
     def evaluate(self, c: Number, y: Tensor) -> Tensor:
         """F at the fraction c of the interval."""
@@ -85,8 +87,8 @@ class Interval:
             amplification: the factor by which the step amplifies an error of w; it tightens the tolerance.
             before: the solve to resume from; None takes that of the last step.
         """
-        options = self.options.tightened(amplification, b)
-        return resolve_with(options, self.field.at(self.time(c)), b, a * self.step, w0, before or self.before)
+        options, tau = self.options.tightened(amplification, b), per_row(a * self.step)
+        return resolve_with(options, self.field.at(self.time(c)), b, tau, w0, before or self.before)
 
     def resolve_together(
         self,
@@ -142,5 +144,11 @@ class Interval:
         amplification: float,
         before: Solution | None = None,
     ) -> Solution:
-        """Solves w = b + tau F(w); the arguments are those of `resolve`."""
-        return resolve_with(self.options.tightened(amplification, b), F, b, tau, w0, before or self.before)
+        """Solves w = b + tau F(w), where tau is a multiple of `step`; the arguments are those of `resolve`."""
+        options = self.options.tightened(amplification, b)
+        return resolve_with(options, F, b, per_row(tau), w0, before or self.before)
+
+
+def per_row(h: Number) -> Number:
+    """(batch,) from one number for each sample, shaped to multiply states; other numbers unchanged."""
+    return h.flatten() if isinstance(h, Tensor) and h.dim() > 0 else h

@@ -22,7 +22,8 @@ class Tableau:
         order: of convergence.
         c: nodes; if empty, the row sums of A.
         embedded: weights of a second method with the same stages; the difference of the two results estimates the error
-            of a step. Empty if there is none. `rs.odeint` needs them.
+            of a step. One weight more than there are stages means that the first is that of F(t, x), the slope at the
+            start. Empty if there is none. `rs.odeint` needs them.
 
     Reference: Hairer, Norsett & Wanner, Solving ordinary differential equations I, section II.1.
     """
@@ -47,8 +48,13 @@ class Tableau:
             raise ValueError(f"c must have one node for each of the {stages} stages, got {len(self.c)}.")
         if abs(sum(self.b) - 1) > _ROUNDING:
             raise ValueError(f"the weights b must sum to 1 for the method to converge, got {sum(self.b)}.")
-        if self.embedded and (len(self.embedded) != stages or abs(sum(self.embedded) - 1) > _ROUNDING):
-            raise ValueError(f"embedded must be {stages} weights that sum to 1, or empty, got {self.embedded}.")
+        if self.embedded and (
+            len(self.embedded) not in (stages, stages + 1) or abs(sum(self.embedded) - 1) > _ROUNDING
+        ):
+            raise ValueError(
+                f"embedded must be {stages} weights that sum to 1, or {stages + 1} if the first is that of the slope "
+                f"at the start, or empty, got {self.embedded}."
+            )
         if not isinstance(self.order, int) or self.order < 1:
             raise ValueError(f"order must be a whole number, 1 or more, got {self.order!r}.")
 
@@ -66,6 +72,14 @@ class Tableau:
     def stiffly_accurate(self) -> bool:
         """Whether the last stage is the result."""
         return self.A[-1] == self.b
+
+    @property
+    def with_start(self) -> "Tableau":
+        """The same method with an explicit first stage, the slope at the start, if `embedded` has a weight for it."""
+        if len(self.embedded) != len(self.b) + 1:
+            return self
+        A = ((0.0,) * len(self.embedded), *((0.0, *row) for row in self.A))
+        return Tableau(A, (0.0, *self.b), self.order, (0.0, *self.c), self.embedded)
 
     @cached_property
     def algebraically_stable(self) -> bool:
@@ -101,3 +115,34 @@ class Tableau:
     def matrix(self, like: Tensor) -> Tensor:
         """A as a tensor of the dtype and on the device of `like`."""
         return torch.tensor(self.A, dtype=like.dtype, device=like.device)
+
+
+@dataclass(frozen=True)
+class AdditiveTableau:
+    """A pair of tables for fields F(t, y) = L y + N(t, y) with a stiff linear part, for `rs.odeint`:
+
+        W_i = x + h sum_j (a_ij L W_j + a^_ij N(t + c_j h, W_j)),      y = x + h sum_j b_j F(t + c_j h, W_j).
+
+    Arguments:
+        implicit: the table of L, with one number on its diagonal, apart from an explicit first stage.
+        explicit: the table of N, with the same nodes and weights.
+
+    Reference: Kennedy & Carpenter, Additive Runge-Kutta schemes for convection-diffusion-reaction equations, Appl.
+    Numer. Math. 44, 2003.
+    """
+
+    implicit: Tableau
+    explicit: Tableau
+
+    def __post_init__(self) -> None:
+        ours, theirs = self.implicit, self.explicit
+        if not ours.diagonal or not theirs.explicit:
+            raise ValueError("the first table must be diagonally implicit and the second one explicit.")
+        if (ours.b, ours.embedded, ours.order) != (theirs.b, theirs.embedded, theirs.order) or any(
+            abs(c - d) > _ROUNDING for c, d in zip(ours.c, theirs.c, strict=True)
+        ):
+            raise ValueError("both tables must have the same weights, embedded weights, nodes and order.")
+
+    @property
+    def order(self) -> int:
+        return self.implicit.order

@@ -7,7 +7,8 @@
 | SDIRK2, TRBDF2*, SDIRK3 | diagonally implicit | 2, 2, 3 | yes | 0 |
 | KVAERNO3*, KVAERNO4*, KVAERNO5* | diagonally implicit, the first stage explicit | 3, 4, 5 | yes | 0, 0.72, 0 |
 | GAUSS2, GAUSS4 | fully implicit | 2, 4 | yes | 1 |
-| RADAU3, RADAU5 | fully implicit | 3, 5 | yes | 0 |
+| RADAU3, RADAU5* | fully implicit | 3, 5 | yes | 0 |
+| KENCARP3*, KENCARP4* | additive: implicit for a linear part, explicit for the rest | 3, 4 | for the linear part | 0 |
 | LOBATTO_IIIA, LOBATTO_IIIB | a pair, for partitioned systems | 2 | | |
 
 Tables with a star have embedded weights, for `rs.odeint`.
@@ -18,12 +19,13 @@ Bank et al., Transient simulation of silicon devices and circuits, 1985, and Hos
 implementation of TR-BDF2, 1996; Hairer, Lubich & Wanner, Geometric numerical integration, section II.2 (Lobatto pair);
 Bogacki & Shampine, A 3(2) pair of Runge-Kutta formulas, 1989; Dormand & Prince, A family of embedded Runge-Kutta
 formulae, 1980; Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption,
-2011; Kvaerno, Singly diagonally implicit Runge-Kutta methods with an explicit first stage, BIT 44, 2004.
+2011; Kennedy & Carpenter, Additive Runge-Kutta schemes for convection-diffusion-reaction equations, 2003 (KenCarp);
+Kvaerno, Singly diagonally implicit Runge-Kutta methods with an explicit first stage, BIT 44, 2004.
 """
 
 import math
 
-from resolvent.schemes.tableau import Row, Tableau
+from resolvent.schemes.tableau import AdditiveTableau, Row, Tableau
 
 _R2, _R3, _R6 = math.sqrt(2), math.sqrt(3), math.sqrt(6)
 
@@ -137,18 +139,106 @@ KVAERNO5 = _lower(
     order=5,
 )
 
+
+def _additive(implicit: tuple[Row, ...], explicit: tuple[Row, ...], order: int, embedded: Row) -> AdditiveTableau:
+    """The pair of tables with these lower triangular rows; the last implicit stage has the weights of the method."""
+    b = implicit[-1]
+    full = [tuple((*row, *(0.0 for _ in range(len(b) - len(row)))) for row in rows) for rows in (implicit, explicit)]
+    first, second = (Tableau(A, b, order, embedded=embedded) for A in full)
+    return AdditiveTableau(first, second)
+
+
+_g = 1767732205903 / 4055673282236
+KENCARP3 = _additive(
+    (
+        (),
+        (_g, _g),
+        (2746238789719 / 10658868560708, -640167445237 / 6845629431997, _g),
+        (1471266399579 / 7840856788654, -4482444167858 / 7529755066697, 11266239266428 / 11593286722821, _g),
+    ),
+    (
+        (),
+        (2 * _g,),
+        (5535828885825 / 10492691773637, 788022342437 / 10882634858940),
+        (6485989280629 / 16251701735622, -4246266847089 / 9704473918619, 10755448449292 / 10357097424841),
+    ),
+    order=3,
+    embedded=(
+        2756255671327 / 12835298489170,
+        -10771552573575 / 22201958757719,
+        9247589265047 / 10645013368117,
+        2193209047091 / 5459859503100,
+    ),
+)
+KENCARP4 = _additive(
+    (
+        (),
+        (1 / 4, 1 / 4),
+        (8611 / 62500, -1743 / 31250, 1 / 4),
+        (5012029 / 34652500, -654441 / 2922500, 174375 / 388108, 1 / 4),
+        (
+            15267082809 / 155376265600,
+            -71443401 / 120774400,
+            730878875 / 902184768,
+            2285395 / 8070912,
+            1 / 4,
+        ),
+        (82889 / 524892, 0.0, 15625 / 83664, 69875 / 102672, -2260 / 8211, 1 / 4),
+    ),
+    (
+        (),
+        (1 / 2,),
+        (13861 / 62500, 6889 / 62500),
+        (
+            -116923316275 / 2393684061468,
+            -2731218467317 / 15368042101831,
+            9408046702089 / 11113171139209,
+        ),
+        (
+            -451086348788 / 2902428689909,
+            -2682348792572 / 7519795681897,
+            12662868775082 / 11960479115383,
+            3355817975965 / 11060851509271,
+        ),
+        (
+            647845179188 / 3216320057751,
+            73281519250 / 8382639484533,
+            552539513391 / 3454668386233,
+            3354512671639 / 8306763924573,
+            4040 / 17871,
+        ),
+    ),
+    order=4,
+    embedded=(
+        4586570599 / 29645900160,
+        0.0,
+        178811875 / 945068544,
+        814220225 / 1159782912,
+        -3700637 / 11593932,
+        61727 / 225920,
+    ),
+)
+
 GAUSS2 = Tableau(((0.5,),), (1.0,), 2)
 GAUSS4 = Tableau(((1 / 4, 1 / 4 - _R3 / 6), (1 / 4 + _R3 / 6, 1 / 4)), (1 / 2, 1 / 2), 4)
 
 RADAU3 = Tableau(((5 / 12, -1 / 12), (3 / 4, 1 / 4)), (3 / 4, 1 / 4), 3)
+# The embedded method of Hairer & Wanner, section IV.8: of order 3, with the slope at the start. Its weight there is the
+# real eigenvalue of A, so that the factors of the stages also serve the estimate.
+_nodes = ((4 - _R6) / 10, (4 + _R6) / 10, 1.0)
+_g0 = (6 + 81 ** (1 / 3) - 9 ** (1 / 3)) / 30
+_at_start = tuple(math.prod(c / (c - own) for c in _nodes if c != own) for own in _nodes)
+_weights = ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9)
 RADAU5 = Tableau(
     (
         ((88 - 7 * _R6) / 360, (296 - 169 * _R6) / 1800, (-2 + 3 * _R6) / 225),
         ((296 + 169 * _R6) / 1800, (88 + 7 * _R6) / 360, (-2 - 3 * _R6) / 225),
-        ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9),
+        _weights,
     ),
-    ((16 - _R6) / 36, (16 + _R6) / 36, 1 / 9),
+    _weights,
     5,
+    _nodes,
+    embedded=(_g0, *(b - _g0 * value for b, value in zip(_weights, _at_start, strict=True))),
 )
 
 LOBATTO_IIIA = Tableau(((0.0, 0.0), (0.5, 0.5)), (0.5, 0.5), 2)

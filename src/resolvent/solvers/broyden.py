@@ -5,21 +5,28 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import dot, per_sample, rms
+from resolvent.equation.norms import dot, flat, per_sample, rms
 from resolvent.equation.problem import Problem
-from resolvent.equation.solver import State
+from resolvent.equation.solver import InverseState
 from resolvent.solvers.history import SHORTEN, Best, coefficients, combine, divide, remember, ring
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 
 @dataclass(kw_only=True)
-class BroydenState(State):
+class BroydenState(InverseState):
+    """H is the division by 1 - tau c plus the products of the columns of the rings `left` and `right`. A sample that is
+    done keeps its columns, whatever the others do."""
+
     r: Tensor
     best: Best
     left: Tensor
     right: Tensor
     length: Tensor
     count: int = 0
+
+    def inverse(self, problem: Problem, x: Tensor, transposed: bool) -> Tensor:
+        left, right = (self.right, self.left) if transposed else (self.left, self.right)
+        return problem.precondition(x) + combine(left, coefficients(right, x), x)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Broyden(NonlinearSolver):
     max_steps = 200
     unrollable = True
     learns = True
+    has_inverse = True
 
     memory: int = 20
 
@@ -62,10 +70,11 @@ class Broyden(NonlinearSolver):
         # Another ring length means that the state is from other settings.
         if before.left.shape[1] != self.memory:
             return self.init(problem, w)
-        return replace(self.init(problem, w), left=before.left, right=before.right, count=before.count)
+        # Copies, because the rings are changed in place: the earlier solution may be differentiated by them later.
+        return replace(self.init(problem, w), left=before.left.clone(), right=before.right.clone(), count=before.count)
 
     def step(self, problem: Problem, state: BroydenState, running: Tensor) -> BroydenState:
-        newton = problem.precondition(state.r) + combine(state.left, coefficients(state.right, state.r), state.r)
+        newton = state.inverse(problem, state.r, transposed=False)
         moved = state.w + per_sample(state.length, state.w) * newton
         w = torch.where(per_sample(running, moved), moved, state.w)
         r = problem.defect(w)
@@ -73,7 +82,8 @@ class Broyden(NonlinearSolver):
 
         lost = running & ~state.best.kept(norm)
         best, misled = state.best.update(w, r, norm)
-        left, right = self._correct(problem, state, w - state.w, state.r - r)
+        misled = misled & running
+        left, right = self._correct(problem, state, w - state.w, state.r - r, running)
         forget = misled[:, None, None]
         return BroydenState(
             w=torch.where(per_sample(lost, w), best.w, w),
@@ -86,13 +96,17 @@ class Broyden(NonlinearSolver):
             count=state.count + 1,
         )
 
-    def _correct(self, problem: Problem, state: BroydenState, s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The two rings of H, with the correction by s and y added."""
+    def _correct(
+        self, problem: Problem, state: BroydenState, s: Tensor, y: Tensor, running: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The two rings of H, with the correction by s and y added; it is zero for samples that have not moved."""
         slot = state.count % self.memory
         left, right = state.left, state.right
         if slot == 0:
-            left, right = torch.zeros_like(left), torch.zeros_like(right)
+            left, right = (torch.where(running[:, None, None], 0.0, ring) for ring in (left, right))
         hy = problem.precondition(y) + combine(left, coefficients(right, y), y)
         sh = problem.precondition(s) + combine(right, coefficients(left, s), s)
         u = divide(s - hy, per_sample(dot(sh, y), s).expand_as(s))
+        if state.count >= self.memory:  # The slot may hold a column of a sample that is done.
+            u, sh = (torch.where(running[:, None], flat(x), ring[:, slot]) for x, ring in ((u, left), (sh, right)))
         return remember(left, slot, u), remember(right, slot, sh)

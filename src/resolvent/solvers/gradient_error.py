@@ -3,14 +3,17 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint
+from resolvent.equation.function import as_function
 from resolvent.equation.modes import refuse_transforms, without_inference_tensors
 from resolvent.equation.solver import Solver
 from resolvent.equation.stopping import Stopping
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.equation.torch_func import outside_inference
 from resolvent.solvers.resolve import resolve
 
@@ -32,11 +35,11 @@ class GradientComparison:
 
 def gradient_error(
     adjoint: Adjoint,
-    F: Callable[[Tensor], Tensor],
-    b: Tensor,
+    F: Callable[[Any], Any],
+    b: Structured,
     tau: float | Tensor,
     parameters: Iterable[Tensor] | None = None,
-    cotangent: Tensor | None = None,
+    cotangent: Structured | None = None,
     solver: Solver | None = None,
     stopping: Stopping | None = None,
 ) -> GradientComparison:
@@ -46,8 +49,8 @@ def gradient_error(
         adjoint: e.g. `OneStepAdjoint()`.
         F, b, tau, solver, stopping: as for `resolve`.
         parameters: the tensors to differentiate by, besides b and tau; None takes F.parameters() if F is a module.
-        cotangent: (batch, *shape), the gradient of a loss with respect to the solution; None draws a normal one with a
-            fixed seed.
+        cotangent: like b, the gradient of a loss with respect to the solution; None draws a normal one with a fixed
+            seed.
 
     Returns:
         A `GradientComparison`.
@@ -55,6 +58,10 @@ def gradient_error(
     refuse_transforms("gradient_error")
     if parameters is None:
         parameters = F.parameters() if isinstance(F, nn.Module) else ()
+    if not isinstance(b, Tensor):
+        structure = structure_of(b, "b")
+        cotangent = None if cotangent is None else structure.flatten(cotangent, "cotangent")
+        F, b = structure.function(as_function(F)), structure.flatten(b, "b")
     inputs = {f"parameters[{i}]": p for i, p in enumerate(parameters) if p.requires_grad}
     made_in_inference = [name for name, p in inputs.items() if p.is_inference()]
     if made_in_inference:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from resolvent.equation.problem import NonlinearProblem, full_precision
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.structure import Structured, structure_of
 from resolvent.equation.torch_func import forward_mode, outside_inference
 from resolvent.errors import ResolventError
 from resolvent.solvers.auto import Auto
@@ -24,10 +26,10 @@ from resolvent.solvers.linear import LinearSolver, refuse_linear
 
 
 def resolve(
-    F: Callable[[Tensor], Tensor],
-    b: Tensor,
+    F: Callable[[Any], Any],
+    b: Structured,
     tau: float | Tensor,
-    w0: Tensor | None = None,
+    w0: Structured | None = None,
     solver: Plan | None = None,
     stopping: StoppingRule | None = None,
     adjoint: Adjoint | None = None,
@@ -44,7 +46,9 @@ def resolve(
             only on row i of its argument, and on what it closes over. It is evaluated many times and must be the same
             function each time. Wrap it in `rs.Rowwise` to let the solvers call it with fewer or repeated rows, or to
             declare its linear part. An attribute `linear_part` of F is also read.
-        b: (batch, *shape), floating point.
+        b: (batch, *shape), floating point. Or several such tensors of one dtype and device, as a tuple, list,
+            dictionary or named tuple: F is then called with such a structure and returns one, and the tolerance holds
+            for all entries of a sample together.
         tau: a number, a 0-d tensor, or one of shape (batch,).
         w0: first guess, like b. None takes b / (1 - tau c), the solution for the linear part of F alone, or b if F
             declares none. The solution depends on it only within the tolerance, and no gradient flows into it.
@@ -58,7 +62,7 @@ def resolve(
             factors, `Broyden` from its corrections; other solvers ignore it.
 
     Returns:
-        A `Solution` with the value and, per sample, status, residual and number of steps.
+        A `Solution` with the value, in the structure of b, and, per sample, status, residual and number of steps.
 
     Reference: Reshniak & Webster, Robust learning with implicit residual networks. All their implicit layers are built
     from the resolvent J_{tau F}(b).
@@ -66,7 +70,15 @@ def resolve(
     options = solve_options(solver, stopping, adjoint, on_failure)
     if reuse is not None and not isinstance(reuse, Solution):
         raise ValueError(f"reuse must be the rs.Solution of an earlier solve, or None, got {reuse!r}.")
-    return resolve_with(options, as_function(F), b, tau, w0, reuse)
+    if isinstance(b, Tensor):
+        return resolve_with(options, as_function(F), b, tau, w0, reuse)
+    structure = structure_of(b, "b")
+    first = None if w0 is None else structure.flatten(w0, "w0")
+    with structure.restored_errors():
+        solution = resolve_with(
+            options, structure.function(as_function(F)), structure.flatten(b, "b"), tau, first, reuse
+        )
+    return structure.solution(solution)
 
 
 def solve_options(
@@ -143,12 +155,7 @@ def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
     )
 
 
-def _check_right_hand_side(b: object) -> None:
-    if not isinstance(b, Tensor):
-        advice = "make a tensor of it, torch.tensor(b)"
-        if isinstance(b, list | tuple) and any(isinstance(part, Tensor) for part in b):
-            advice = "make one tensor of its parts, as torch.stack or torch.cat do"
-        raise ValueError(f"b must be a tensor (batch, *shape), got a {type(b).__name__}: {advice}.")
+def _check_right_hand_side(b: Tensor) -> None:
     if not b.is_floating_point():
         advice = "solve for the real parts, torch.view_as_real(b)" if b.is_complex() else "convert it with .float()"
         raise ValueError(f"b must be a tensor of a real floating-point type, got {b.dtype}: {advice}.")

@@ -83,7 +83,7 @@ def _point(value: float, setup: Setup, device: str, rounds: int, seconds: float)
         with torch.no_grad():
             solutions = next(iter(blocks(task.model).values())).trajectory(task.batch[0]).solutions
         times = measure(contenders, rounds, seconds)
-    except rs.ResolventError as failure:
+    except rs.errors.ResolventError as failure:
         return {"value": value, "failure": str(failure).splitlines()[0]}
     steps = torch.stack([solution.steps.double().mean() for solution in solutions])
     return {
@@ -110,7 +110,7 @@ def _with_policy(setup: Setup, device: str, policy: str) -> Callable[[], TorchCo
 def _peak(make: Callable[[], TorchContender]) -> int | None:
     try:
         return make().peak()
-    except rs.ResolventError:
+    except rs.errors.ResolventError:
         return None
 
 

@@ -60,6 +60,6 @@ def _try(contender: Contender, task: Task, exact: StepResult, limit: float) -> d
             return {"residual": reached, "gradient_error": error, "fit": False}
         contender.seconds("train", 1)
         seconds = min(contender.seconds("train", 1) for _ in range(2))
-    except (RuntimeError, ValueError, rs.ResolventError) as failure:
+    except (RuntimeError, ValueError, rs.errors.ResolventError) as failure:
         return {"failure": (str(failure).splitlines() or [type(failure).__name__])[0], "fit": False}
     return {"residual": reached, "gradient_error": error, "seconds": seconds, "fit": True}

@@ -64,7 +64,7 @@ def _check(contender: Contender, task: Task, right: StepResult) -> Record:
         check: Record = {"peak_bytes": contender.peak()}
         for kind in KINDS:
             contender.seconds(kind, 1)
-    except (RuntimeError, ValueError, rs.ResolventError) as failure:
+    except (RuntimeError, ValueError, rs.errors.ResolventError) as failure:
         return {"failure": str(failure).splitlines()[0]}
     if not contender.name.startswith("explicit"):
         check["residual"] = residual(task, outcome.states)
