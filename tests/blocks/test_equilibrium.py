@@ -76,6 +76,14 @@ def test_the_statistics_of_a_solve() -> None:
     assert found.steps.min() > 0
 
 
+def test_a_monitor_records_its_solves() -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, FEATURES), make())
+    with rs.blocks.Monitor(model) as monitor:
+        model(torch.randn(5, FEATURES)).sum().backward()
+    assert monitor.records["1", "forward"].samples == 5
+    assert monitor.records["1", "backward"].failed == 0
+
+
 def test_first_guesses() -> None:
     cell, x = Cell(), torch.randn(5, FEATURES)
     seen: list[Tensor] = []

@@ -131,7 +131,7 @@ def test_integration() -> None:
 
 
 def test_a_part_of_a_function_may_be_frozen_and_must_be_registered() -> None:
-    drop, x = FrozenRandomness(nn.Dropout(0.5)), torch.randn(4, 3)
+    drop, x = FrozenRandomness(nn.Dropout(0.5)), torch.randn(8, 16)
 
     class Part(nn.Module):
         def __init__(self) -> None:
@@ -141,7 +141,7 @@ def test_a_part_of_a_function_may_be_frozen_and_must_be_registered() -> None:
         def forward(self, z: Tensor, x: Tensor) -> Tensor:
             return 0.2 * self.drop(z.sin()) + x
 
-    assert rs.Equilibrium(Part())(x).shape == (4, 3)
+    assert rs.Equilibrium(Part())(x).shape == (8, 16)
     with pytest.raises(ValueError, match="another result when it is called again"):
         rs.Equilibrium(lambda z, x: 0.2 * drop(z.sin()) + x)(x)
 

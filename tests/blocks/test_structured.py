@@ -59,6 +59,20 @@ def test_every_memory_policy_and_mode(memory: str, mode: str, field: Pendulum) -
     assert_same_pass(*blocks(field, memory=memory, mode=mode), pair(), field.friction)
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "guess": {"guess": "extrapolate"},
+    "reuse": {"solver": rs.Broyden(), "reuse": True},
+    "trapezoid": {"form": "trapezoid"},
+    "second order": {"adjoint": rs.ImplicitAdjoint(order=2)},
+    "Newton-Krylov": {"solver": rs.NewtonKrylov()},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_every_option(options: dict[str, Any], field: Pendulum) -> None:
+    assert_same_pass(*blocks(field, mode="sequential", **options), pair(), field.friction)
+
+
 def test_trajectories_and_interpolation(field: Pendulum) -> None:
     structured, flat = blocks(field)
     x = pair()

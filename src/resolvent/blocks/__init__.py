@@ -15,7 +15,6 @@ from resolvent.blocks.memory import Store as Store
 from resolvent.blocks.monitor import Monitor as Monitor
 from resolvent.blocks.monitor import SolveRecord as SolveRecord
 from resolvent.blocks.pass_ import Pass as Pass
-from resolvent.blocks.pass_ import Trajectory as Trajectory
 from resolvent.blocks.randomness import FrozenRandomness as FrozenRandomness
 from resolvent.blocks.solved_with import solved_with as solved_with
 from resolvent.blocks.strategies import AllTogether as AllTogether
@@ -23,4 +22,5 @@ from resolvent.blocks.strategies import Compiled as Compiled
 from resolvent.blocks.strategies import LayerByLayer as LayerByLayer
 from resolvent.blocks.strategies import Strategy as Strategy
 from resolvent.blocks.theta_block import ThetaBlock as ThetaBlock
+from resolvent.blocks.trajectory import Trajectory as Trajectory
 from resolvent.blocks.weights import frozen_weights as frozen_weights

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.grid import as_grid, as_start, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass, Trajectory
+from resolvent.blocks.pass_ import Pass
 from resolvent.blocks.strategies import LayerByLayer, Strategy
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy

@@ -7,7 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Pass, hermite
+from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.trajectory import hermite
 from resolvent.equation.norms import per_sample
 from resolvent.schemes.interval import Number
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from resolvent.blocks.block import Block
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import outside_inference
 from resolvent.equation.function import as_vector_field
 from resolvent.equation.jacobian import Jacobian

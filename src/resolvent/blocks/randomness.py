@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from resolvent.equation.function import as_vector_field
+from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.torch_func import transforming
 
 
@@ -49,7 +50,7 @@ class FrozenRandomness(nn.Module):
         return as_vector_field(self.module).autonomous
 
     @property
-    def linear_part(self) -> float | Tensor | None:
+    def linear_part(self) -> float | Tensor | LinearPart | None:
         return as_vector_field(self.module).linear_part
 
     def forward(self, *arguments: Any, **named: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.modes import outside_inference_mode
 from resolvent.equation.norms import dot
 from resolvent.regularizers.points import check_fraction, check_weights, points

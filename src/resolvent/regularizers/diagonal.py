@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.norms import flat
 from resolvent.equation.structure import Structure
 from resolvent.estimators import Probes, diagonal

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights
 from resolvent.equation.function import as_vector_field
 from resolvent.equation.structure import Structure, structure_of

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.equation.jacobian import Jacobian, field_jacobian
 from resolvent.equation.norms import dot, flat, length, unpatterned
 from resolvent.regularizers.points import check_fraction, check_weights, points

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks.pass_ import Trajectory
+from resolvent.blocks.trajectory import Trajectory
 from resolvent.estimators import Probes, trace_and_frobenius
 from resolvent.fields.piecewise import Piecewise, piecewise_parts
 from resolvent.regularizers.points import Points, check_fraction, check_weights, points
