@@ -66,6 +66,7 @@ def test_the_import_takes_less_than_twice_that_of_torch(imports: list[Any]) -> N
     assert more < torch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", HEAVY)
 def test_the_import_leaves_alone(module: str, imports: list[Any]) -> None:
     (_, before), (_, after) = imports[0]

@@ -79,7 +79,7 @@ def steps_compiled(block: ThetaBlock) -> set[int]:
 @pytest.mark.parametrize(
     ("make", "theta", "t0"),
     [
-        (lambda: fields.MLP(3, 8, 1), 0.5, 0.0),
+        pytest.param(lambda: fields.MLP(3, 8, 1), 0.5, 0.0, marks=pytest.mark.slow),
         (bounded, 1.0, 0.0),
         (Forced, 0.3, torch.tensor([0.0, 0.1, 0.4, 0.2, 0.6])),
     ],

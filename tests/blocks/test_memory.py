@@ -66,6 +66,7 @@ class Rotation(fields.Field):
 SLOW = [pytest.param(theta, marks=pytest.mark.slow) for theta in (0.0, 1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theta", [0.5, *SLOW])
 def test_memory_grows_with_depth_under_store_and_not_under_reversible(theta: float) -> None:
     field, x = Rotation(), torch.randn(16, 64, requires_grad=True)

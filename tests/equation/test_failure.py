@@ -330,7 +330,7 @@ def test_refused_masks(arguments: dict[str, Any], told: str) -> None:
         rs.Mask(**arguments)
 
 
-@pytest.mark.parametrize("memory", ["store", "checkpoint"])
+@pytest.mark.parametrize("memory", ["store", pytest.param("checkpoint", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["sequential", "auto"])
 def test_a_sample_masked_in_one_layer_gets_no_gradient_from_the_block(memory: str, mode: str) -> None:
     class Folded(rs.fields.Field):

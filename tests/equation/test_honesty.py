@@ -117,7 +117,7 @@ def tabulate(trials: Iterable[Trial], backward: bool = False) -> Table:
 def few(solver: Solver) -> list[Trial]:
     """Every class in one precision; for a costly solver a part of the classes."""
     choice = random.Random(f"{seed()}/{solver}")
-    if isinstance(solver, COSTLY):
+    if isinstance(solver, (*COSTLY, rs.Auto)):
         return [Trial(e, solver, choice.choice(e.precisions), 8, 50) for e in choice.sample(CLASSES, 16)]
     shrinking = Trial(choice.choice(SHRINKING), solver, SINGLE, 420, 100)
     return [shrinking, *(Trial(e, solver, choice.choice(e.precisions), 8, 100) for e in CLASSES)]

@@ -202,6 +202,7 @@ class Model(torch.nn.Module):
 
 # torch.compile looks at the .grad of the solution, where its own graph resumes.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.slow
 def test_compile_of_a_model_that_contains_a_solve() -> None:
     model, x = Model(), torch.randn(7, 5)
     expected = model(x)
@@ -321,6 +322,7 @@ def test_no_gradient_is_kept_for_the_stage() -> None:
     assert all(stage.grad is None for stage in stages if stage.is_leaf)
 
 
+@pytest.mark.slow
 def test_a_solve_inside_of_the_field_of_another() -> None:
     """F itself is defined by a resolvent; first and second derivatives pass through both."""
     W = (0.3 * torch.randn(3, 3)).requires_grad_()

@@ -13,8 +13,8 @@ import resolvent_lab
 
 ROOT = Path(resolvent_lab.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-PARTS = ("analysis", "blocks", "estimators", "extending", "fields", "models", "plotting", "regularizers", "schemes")
-MODULES = {"resolvent", *(f"resolvent.{name}" for name in (*PARTS, "spectral", "schemes.tableaux"))}
+PARTS = [name for name in rs.__all__ if isinstance(getattr(rs, name), ModuleType)]
+MODULES = {"resolvent", *(f"resolvent.{name}" for name in (*PARTS, "extending", "plotting", "schemes.tableaux"))}
 NAMED_TUPLE = {"_asdict", "_fields", "_replace"}
 
 

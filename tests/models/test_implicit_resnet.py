@@ -118,7 +118,11 @@ def test_gradient_flow_layer() -> None:
 
 @pytest.mark.parametrize(
     ("theta", "normalization", "step_size"),
-    [(0.5, "gradient", 50.0), (1.0, "gradient", 50.0), (0.0, "bounded-gradient", 2.0)],
+    [
+        (0.5, "gradient", 50.0),
+        pytest.param(1.0, "gradient", 50.0, marks=pytest.mark.slow),
+        (0.0, "bounded-gradient", 2.0),
+    ],
 )
 def test_layers_of_gradient_flows_move_no_states_apart(theta: float, normalization: str, step_size: float) -> None:
     model = implicit_resnet18(theta, normalization=normalization, step_size=step_size, always=True, **EXACT).eval()

@@ -49,7 +49,7 @@ def test_for_softmax_it_is_what_small_noise_adds_to_the_loss() -> None:
     assert added == pytest.approx(penalty.item(), rel=0.01)
 
 
-@pytest.mark.parametrize("measure", ["square", "variance", "softmax"])
+@pytest.mark.parametrize("measure", [pytest.param("square", marks=pytest.mark.slow), "variance", "softmax"])
 @pytest.mark.parametrize("theta", [0.0, 0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_its_gradient_is_exact(theta: float, measure: str) -> None:
     model, x = network(theta), torch.randn(3, 6)

@@ -10,7 +10,7 @@ from resolvent.equation.matrix import Dense, solve_factorized
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solver import Plan, State
-from resolvent.equation.torch_func import all_true, any_true
+from resolvent.equation.torch_func import any_true
 from resolvent.solvers.linear import DenseLU
 from resolvent.solvers.nonlinear import NonlinearSolver
 
@@ -57,9 +57,6 @@ class Newton(NonlinearSolver):
         r = problem.step_of(image) - trial
         norm = rms(r)
         lower = norm < (1 - SUFFICIENT * state.length) * state.norm
-        # On a GPU this question would wait for the device.
-        if norm.device.type == "cpu" and all_true(lower):
-            return NewtonState(w=trial, norm=norm, broken=~usable, matrix=matrix, r=r, length=torch.ones_like(norm))
         move = per_sample(lower, trial)
         return NewtonState(
             w=torch.where(move, trial, state.w),
