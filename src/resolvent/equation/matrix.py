@@ -118,15 +118,17 @@ class BlockTriangular(Matrix):
         """The inverses of the diagonal blocks, the unit lower triangular matrix, and (batch,) whether A is regular."""
         batch, layers, k, _ = self.blocks.shape
         tau = self.tau
-        narrow = tau.squeeze(-1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
+        narrow, flat_tau = (
+            (tau.squeeze(-1), tau.reshape(-1, 1, 1)) if isinstance(tau, Tensor) and tau.dim() > 0 else (tau, tau)
+        )
         diagonal = self.mix.diagonal().reshape(1, layers, 1, 1)
         identity = torch.eye(k, dtype=self.blocks.dtype, device=self.blocks.device)
         inverses, info = torch.linalg.inv_ex(identity - narrow * diagonal * self.blocks)
-        products = inverses[:, :, None] @ self.blocks[:, None]  # (batch, layers, layers, k, k)
-        below = -(self.mix.tril(-1))[:, :, None, None] * products
-        lower = tau * below
-        lower = lower.transpose(2, 3).reshape(batch, layers * k, layers * k)
-        return inverses, lower, (info == 0).all(1)
+        # The products of all pairs, inverse i with block j, as one product of a column with a row of blocks.
+        row = self.blocks.transpose(1, 2).reshape(batch, k, layers * k)
+        products = torch.bmm(inverses.reshape(batch, layers * k, k), row)
+        below = self.mix.tril(-1)[:, None, :, None].expand(-1, k, -1, k).reshape(layers * k, layers * k)
+        return inverses, -flat_tau * below * products, (info == 0).all(1)
 
 
 def coupled_matrix(mix: Tensor, blocks: Tensor, tau: float | Tensor, triangular: bool) -> Matrix:
