@@ -246,7 +246,9 @@ def conv_classifier() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(1, 3, 3, stride=2, padding=1), block, nn.Tanh(), head)
 
 
-@pytest.mark.parametrize(("make", "shape"), [(dense_classifier, (2,)), (conv_classifier, (1, 8, 8))])
+@pytest.mark.parametrize(
+    ("make", "shape"), [(dense_classifier, (2,)), pytest.param(conv_classifier, (1, 8, 8), marks=pytest.mark.slow)]
+)
 def test_no_attack_within_the_radius_changes_the_class(make, shape):
     model = make().eval()  # In training, norms lag behind.
     x = torch.randn(48, *shape)

@@ -67,7 +67,7 @@ def arguments(field: Driven, per_sample: bool) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("form", ["midpoint", "trapezoid"])
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("per_sample", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_first_and_second_derivatives_of_theta_blocks(form: str, per_sample: bool) -> None:
     field = Driven()
     function = as_function(form, field, adjoint=TWICE)

@@ -47,7 +47,7 @@ def test_through_a_linear_field_tangents_move_like_states(theta: float) -> None:
     assert len(result.solves) == (0 if theta == 0 else 3)
 
 
-@pytest.mark.parametrize("mode", ["sequential", "auto"])
+@pytest.mark.parametrize("mode", [pytest.param("sequential", marks=pytest.mark.slow), "auto"])
 @pytest.mark.parametrize("theta", THETAS)
 def test_tangents_and_their_gradients_are_exact(theta: float, mode: str) -> None:
     own = block(theta, mode=mode)

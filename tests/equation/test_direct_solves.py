@@ -41,7 +41,7 @@ def loss(block: rs.Block, y: Tensor) -> Tensor:
 
 
 CASES = [
-    pytest.param(scheme, horizon, steps, id=f"{scheme}-{horizon:g}")
+    pytest.param(scheme, horizon, steps, id=f"{scheme}-{horizon:g}", marks=pytest.mark.slow if horizon == 1e6 else ())
     for horizon, steps in ((1e2, 4), (1e4, 4), (1e6, 8))
     for scheme in SCHEMES
 ]
@@ -137,7 +137,7 @@ class TestFailuresOfABlock:
                 value.sum().backward()
             assert any(_matches(expected, str(warning.message)) for warning in caught)
 
-    @pytest.mark.parametrize("policy", ["raise", "warn"])
+    @pytest.mark.parametrize("policy", ["raise", pytest.param("warn", marks=pytest.mark.slow)])
     @pytest.mark.parametrize("mode", MODES)
     def test_forward_failures_name_the_layer_and_the_time(self, mode: str, policy: str) -> None:
         """At the pole, where b is not in the range of I - tau F'."""

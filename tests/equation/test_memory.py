@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,15 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
 
 
-@pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.Broyden(), rs.NewtonKrylov(), rs.LBFGS()], ids=str)
+def quick_and_slow(quick: Solver, *slow: Solver) -> list[Any]:
+    return [quick, *(pytest.param(solver, marks=pytest.mark.slow) for solver in slow)]
+
+
+SAVING = quick_and_slow(rs.Anderson(), rs.Picard(), rs.Broyden(), rs.NewtonKrylov(), rs.LBFGS())
+LIVING = quick_and_slow(rs.Anderson(), rs.Picard(), rs.Broyden(), rs.LBFGS(memory=5))
+
+
+@pytest.mark.parametrize("solver", SAVING, ids=str)
 def test_saved_memory_does_not_grow_with_iterations_and_is_that_of_an_explicit_layer(solver: Solver) -> None:
     module = network()
     b = torch.randn(32, 64, requires_grad=True)
@@ -84,7 +93,7 @@ def test_unrolling_does_grow() -> None:
     assert more - few > 20 * b.untyped_storage().nbytes()
 
 
-@pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson(), rs.Broyden(), rs.LBFGS(memory=5)], ids=str)
+@pytest.mark.parametrize("solver", LIVING, ids=str)
 def test_live_memory_during_a_solve_does_not_grow_with_iterations(solver: Solver) -> None:
     rotation, b = torch.linalg.qr(torch.randn(64, 64)).Q, torch.randn(32, 64)
     calls: list[int] = []

@@ -16,10 +16,10 @@ TIGHT = rs.Stopping(rtol=1e-11, atol=1e-12)
 # Pairs of a forward and a backward solver, such that each occurs.
 PAIRS = [
     (rs.Auto(), None),
-    (rs.Picard(), rs.GMRES()),
     *(
         pytest.param(pair, marks=pytest.mark.slow)
         for pair in (
+            (rs.Picard(), rs.GMRES()),
             (rs.Anderson(), rs.GMRES(restart=2)),
             (rs.NewtonKrylov(), rs.BiCGStab()),
             (rs.Broyden(), rs.Neumann()),

@@ -77,7 +77,7 @@ def test_single_precision(kind):
     assert torch.allclose(single.double(), exact, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k == "conv" else ()) for k in FIELDS])
 def test_gradients_of_all_weights(kind):
     field = FIELDS[kind]().eval()
     train_a_little(field)

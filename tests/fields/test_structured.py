@@ -142,7 +142,7 @@ def test_the_gradient_is_the_layer_then_its_transpose(kind):
     assert torch.allclose(gradient(y), by_autograd, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["linear", "conv1d", "circular"])
+@pytest.mark.parametrize("kind", ["linear", "conv1d", pytest.param("circular", marks=pytest.mark.slow)])
 def test_weights_get_their_gradients(kind):
     field = gradient_flow(kind, bound=1.0)
     y = torch.randn(2, *field.shape, requires_grad=True)

@@ -113,7 +113,8 @@ def test_the_error_follows_the_tolerance_over_six_decades(name: str) -> None:
         states = rs.odeint(field, solution(torch.zeros(1)), times, getattr(tableaux, name), rtol, 0.1 * rtol).states
         errors.append(((states[:, 0] - solution(times)).abs().max() / rtol).item())
     assert max(errors) < 20, "the error is of the size of the tolerance"
-    assert min(errors) > 1e-3, "and not smaller without need"
+    # The estimate of RADAU5 is two orders below the method, which makes it the more accurate the tighter the tolerance.
+    assert min(errors) > (1e-4 if name == "RADAU5" else 1e-3), "and not smaller without need"
     assert errors[-1] * 1e-9 < 1e-4 * errors[0] * 1e-3
 
 

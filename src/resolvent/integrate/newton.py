@@ -21,6 +21,8 @@ from resolvent.integrate.samples import Samples
 from resolvent.solvers.gmres import GMRES
 
 _MOST_ITERATIONS = 10
+# Whether an iteration will converge is not asked before this one: most stages are solved by then.
+_FIRST_DOUBT = 2
 # Up to this many unknowns the matrices are inverted.
 _MOST_FOR_INVERSE = 8
 # The Jacobian is renewed after a step whose iterations contracted more slowly than this rate.
@@ -235,10 +237,11 @@ class SimplifiedNewton:
                 rate = torch.where(running, now, rate)
                 # The error is now / (1 - now) * size; never true for now >= 1.
                 reached = now * (size + accuracy) <= accuracy
-            if iteration > 1:  # The rest of the iterations would not be enough.
-                lost = running & ~(now * (size * now ** (_MOST_ITERATIONS - 1 - iteration) + accuracy) <= accuracy)
-                running, failed = running & ~lost, failed | lost
             running = running & ~reached
+            if iteration > _FIRST_DOUBT:  # The rest of the iterations would not be enough.
+                rest = now ** (_MOST_ITERATIONS - 1 - iteration)
+                lost = running & ~(now * (size * rest + accuracy) <= accuracy)
+                running, failed = running & ~lost, failed | lost
             if not bool(running.any()):
                 break
         # Beyond 1, the rate of a divergent iteration, the estimate is larger than 1 in size.
