@@ -209,6 +209,28 @@ def test_an_encoder_layer_of_torch_is_one_block() -> None:
     check_gradients(implicit.train(), x)
 
 
+class Padded(nn.Module):
+    """An encoder layer with the mask of its batch."""
+
+    def __init__(self, padding: Tensor) -> None:
+        super().__init__()
+        self.layer, self.padding = encoder_layer(), padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x, src_key_padding_mask=self.padding)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder_layer_closes_over_its_mask(training: bool) -> None:
+    model, x = nn.Sequential(Padded(PADDING)).train(training), torch.randn(3, 3, 4)
+    implicit = make_implicit(model, 0.5, predicate=lambda name, module: name == "0", stopping=STOPPING)
+    y = implicit(x)
+    w = (x + y) / 2
+    torch.testing.assert_close(y, x + model(w) - w, atol=1e-9, rtol=0)
+    other = torch.where(PADDING[..., None], x + 1, x)
+    torch.testing.assert_close(implicit(other)[~PADDING], y[~PADDING], atol=1e-8, rtol=0)
+
+
 def test_dropout_is_refused_in_training_mode_unless_it_is_drawn_once_a_pass() -> None:
     x = torch.randn(3, 5, 4)
     implicit = make_implicit(nn.Sequential(encoder_layer(0.1)), 0.5, predicate=whole)
