@@ -1,5 +1,6 @@
 """The cause of a failed solve, for its message."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,8 +40,8 @@ class Cause:
 
     def __str__(self) -> str:
         facts = (
-            f"the smallest singular value of I - tau F' is {self.smallest:.1e}, and the largest real part in the "
-            f"spectrum of tau F' is {self.slope:.2g}"
+            f"the smallest singular value of I - tau F' is {self.smallest:.1e}, so that |R| = {self.growth:.1e} for a "
+            f"change of b, and the largest real part in the spectrum of tau F' is {self.slope:.2g}"
         )
         if self.far:
             return (
@@ -57,13 +58,18 @@ class Cause:
         return f"no solution was found near b; at the best iterate {facts}."
 
     @property
+    def growth(self) -> float:
+        """|R|, the largest factor by which the resolvent enlarges a small change of b, at the best iterate."""
+        return 1 / self.smallest if self.smallest > 0 else math.inf
+
+    @property
     def advice(self) -> str:
         harmless = self.slope < 1 and self.smallest >= _NEARLY_SINGULAR
         if harmless and not self.far and self.reached >= 1:
             return "a looser tolerance, float64, or a look at F: it may be discontinuous."
         return (
             "less tau: more layers over the same horizon, or a shorter horizon; or a field whose slopes stay below "
-            "1 / tau: rs.fields.Bounded, or the penalty rs.regularizers.Solvability in training."
+            "1 / tau: the penalty rs.regularizers.Solvability in training, or rs.fields.OneSided."
         )
 
 
