@@ -28,7 +28,12 @@ def layer(b: Tensor, tau: Tensor, W: Tensor, **options: object) -> Tensor:
     return rs.resolve(lambda w: torch.tanh(w @ W.mT), b, tau, **options).value  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("linear", LINEAR_SOLVERS, ids=str)
+SLOW = (rs.Neumann, rs.Broyden, rs.Anderson)
+
+
+@pytest.mark.parametrize(
+    "linear", [pytest.param(s, marks=pytest.mark.slow if isinstance(s, SLOW) else ()) for s in LINEAR_SOLVERS], ids=str
+)
 def test_first_and_second_derivatives_by_every_backward_solver(linear: Solver) -> None:
     adjoint = rs.ImplicitAdjoint(solver=linear, order=2)
     assert gradcheck(lambda *args: layer(*args, adjoint=adjoint, stopping=TIGHT), inputs())

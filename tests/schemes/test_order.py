@@ -10,7 +10,11 @@ from schemes.catalogue import RUNGE_KUTTA, SCHEMES, Manufactured, run, slope
 COARSEST = {1: 64, 2: 24, 3: 48, 4: 20, 5: 10}
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+# Each has a neighbour of its kind among the quick ones.
+SLOW = ("SDIRK3", "TRBDF2", "trapezoid 0.3", "trapezoid 1.0", "midpoint 0.3", "midpoint 1.0")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SCHEMES])
 def test_order_of_convergence(name: str) -> None:
     scheme, problem = SCHEMES[name], Manufactured()
     t0, horizon = torch.tensor([0.0, 0.4, 1.1]), 1.0
