@@ -41,7 +41,8 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
 	PYTHONPATH=tests:build/peers $(BIN)/python benchmarks/odeint.py --write
-	PYTHONPATH=build/peers $(BIN)/python -m resolvent_lab bench --rows B1,B2,B3,B5 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
+	PYTHONPATH=build/peers $(BIN)/python benchmarks/equilibrium.py --write
+	PYTHONPATH=build/peers $(BIN)/python -m resolvent_lab bench --rows B1,B2,B3,B5,B6 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
 		--out build/bench --write docs/speed.md
 
 build/peers:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torchdeq import get_deq
 
 import resolvent as rs
+from resolvent_lab.bench.equilibria import Transformer
 from resolvent_lab.bench.measure import peak_bytes
 from resolvent_lab.images.mnist import read_digits
 
@@ -27,20 +28,6 @@ PAGE = Path(__file__).parent.parent / "docs" / "from-torchdeq.md"
 TOLERANCE = 1e-4
 SIZES = (14, 7, 4)
 Layer = Callable[[nn.Module, Any], Any]
-
-
-class Transformer(nn.Module):
-    """Attention and an MLP, post-norm, with the input injected; z is (batch, tokens, size)."""
-
-    def __init__(self, size: int = 32, heads: int = 4) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(size, heads, batch_first=True)
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
-        self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
-
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        z = self.norms[0](x + self.attention(z, z, z, need_weights=False)[0])
-        return self.norms[1](z + self.mlp(z))
 
 
 class Multiscale(nn.Module):

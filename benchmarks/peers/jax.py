@@ -91,7 +91,7 @@ class JaxContender(Contender):
 
 def candidates(task):
     """All settings by name; the tolerance is that of the last step where a method judges by steps."""
-    if any(part.device.type != "cpu" for part in task.batch) or "bfloat16" in task.title:
+    if any(part.device.type != "cpu" for part in task.batch) or "bfloat16" in task.title or task.theta is None:
         return {}
     if task.row in ("B1", "B2"):
         settings = [("Newton", 1e-2), ("Newton", 1e-4), ("Chord", 1e-5)]

@@ -12,5 +12,7 @@ torchdeq = load("torchdeq", Path(__file__).parent)
 
 def candidates(task):
     """Those of torchdeq, for fields with a linear part."""
+    if task.theta is None:
+        return {}
     linear_part = next(iter(blocks(task.model).values())).field.linear_part
     return {} if linear_part is None else torchdeq.candidates(task, "torchdeq_linear", shifted=True)

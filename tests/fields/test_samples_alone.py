@@ -175,3 +175,42 @@ def test_a_proved_field_gives_what_one_that_is_not_declared_does(name: str, mode
             assert proved is None
         else:
             torch.testing.assert_close(proved, plain, rtol=1e-7, atol=1e-8)
+
+
+class Masked(nn.Module):
+    """Attention with a mask that it closes over."""
+
+    def __init__(self, **masks: Tensor | None) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.shared, self.padding = masks.get("shared"), masks.get("padding")
+
+    def forward(self, y: Tensor) -> Tensor:
+        masks = {"attn_mask": self.shared, "key_padding_mask": self.padding}
+        return self.attention(y, y, y, need_weights=False, **masks)[0]
+
+
+def test_a_mask_for_all_samples_is_proved_and_one_for_each_is_not() -> None:
+    causal, padding = torch.ones(5, 5).triu(1).bool(), torch.zeros(3, 5).bool()
+    assert rs.Autonomous(Masked(shared=causal)).rowwise
+    assert not rs.Autonomous(Masked(shared=causal.expand(6, 5, 5))).rowwise  # (batch * heads, tokens, tokens)
+    assert not rs.Autonomous(Masked(padding=padding)).rowwise
+    later = rs.Autonomous(Masked())
+    assert later.rowwise
+    later.module.padding = padding
+    assert not later.rowwise
+    later.module.padding = None
+    assert later.rowwise
+
+
+def test_a_layer_of_a_tensor_with_a_row_for_each_sample_is_not_proved() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("table", torch.randn(3, 4))
+
+        def forward(self, y: Tensor) -> Tensor:
+            return y + self.linear(self.table)
+
+    assert not rs.Autonomous(Table()).rowwise

@@ -78,18 +78,25 @@ def can_check(x: Tensor) -> bool:
 
 
 def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
-    """Raises if a submodule is a batch norm or a dropout in training mode. The message names it without `prefix`, and
-    with the `place` of the module in a network in front."""
+    """Raises if a submodule is a batch norm, or has dropout, in training mode. The message names it without `prefix`,
+    and with the `place` of the module in a network in front."""
     frozen = {id(p) for part in module.modules() if isinstance(part, FrozenRandomness) for p in part.modules()}
     for name, part in module.named_modules():
-        drops = isinstance(part, _DropoutNd) and part.p > 0 and id(part) not in frozen
+        drops = _drop_probability(part) > 0 and id(part) not in frozen
         if part.training and (drops or isinstance(part, _BatchNorm)):
             full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
             raise ValueError(
                 f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
-                "an implicit layer calls it many times: put it in evaluation mode (module.eval()), use GroupNorm or "
-                "LayerNorm, and wrap what draws random numbers in rs.blocks.FrozenRandomness(...)."
+                "an implicit layer calls it many times: put this module alone in evaluation mode (module.eval() after "
+                "each network.train(); batch norm then keeps its statistics, and its weights still learn), use "
+                "GroupNorm or LayerNorm, or wrap what draws random numbers in rs.blocks.FrozenRandomness(...)."
             )
+
+
+def _drop_probability(module: nn.Module) -> float:
+    if isinstance(module, nn.MultiheadAttention):
+        return module.dropout
+    return module.p if isinstance(module, _DropoutNd) else 0.0
 
 
 def check_values(field: Call, x: Tensor, t: Any) -> None:

@@ -46,17 +46,19 @@ def make_implicit(
         options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
 
     Returns:
-        The copy. Its implicit modules raise if f changes the shape or is not a function: in training mode, batch
-        normalisation and dropout give another result each time they are called.
+        The copy. Its implicit modules raise if f changes the shape, takes further arguments or is not a function: in
+        training mode, batch normalisation and dropout give another result each time they are called.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {_KINDS}, got {kind!r}.")
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     implicit = copy.deepcopy(model, shared)
-    chosen = set(_choose(implicit, predicate))
+    chosen = list(_choose(implicit, predicate))
     if not chosen:
         names = [name for name, _ in implicit.named_modules() if name][:8]
         raise ValueError(f"the predicate chose none of the modules; the first of their names are {names}.")
+    for name in chosen:
+        _refuse_layers_of_encoders(implicit, name)
 
     def convert(name: str, module: nn.Module) -> "ImplicitResidual":
         field = ResidualBranch(module, rowwise) if kind == "block" else Autonomous(module, rowwise=rowwise)
@@ -77,6 +79,18 @@ def _choose(model: nn.Module, predicate: Callable[[str, nn.Module], bool]) -> It
         if predicate(name, module):
             chosen.append(name)
             yield name
+
+
+def _refuse_layers_of_encoders(model: nn.Module, name: str) -> None:
+    """`nn.TransformerEncoder` looks into its layers before it calls them, and calls them with masks."""
+    *path, place, _ = ("", *name.split("."))
+    owner = model.get_submodule(".".join(path[1:]))
+    if place == "layers" and isinstance(owner, nn.TransformerEncoder | nn.TransformerDecoder):
+        raise ValueError(
+            f"{name!r} is a layer of nn.{type(owner).__name__}, which reads attributes of its layers and passes masks "
+            "to them, and an implicit layer is a function of the state alone: take nn.Sequential(*encoder.layers) in "
+            "its place, and put a layer that needs a mask in a module that holds the mask."
+        )
 
 
 class ResidualBranch(Field):
@@ -120,7 +134,12 @@ class ImplicitResidual(nn.Module):
         self.register_state_dict_post_hook(_shorten)
         self.register_load_state_dict_pre_hook(_lengthen)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        if arguments or any(value is not None for value in named.values()):
+            raise ValueError(
+                f"{self._name or 'the network'} is called with arguments beyond the state, such as masks, and an "
+                "implicit layer is a function of the state alone: make a module implicit that holds them."
+            )
         # Checked at each call: modules of the network may change their mode at any time.
         refuse_changing_modules(self, _INNER, self._name)
         y: Tensor = self.block(x)

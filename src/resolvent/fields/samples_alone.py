@@ -49,7 +49,7 @@ class SamplesAlone:
 
     The graph of the module is traced once, on construction. Everything in it must be known: layers, activations,
     elementwise functions, products with weights. `holds_for` checks each time whether batch norm and dropout are off,
-    and whether hooks were added.
+    whether hooks were added, and whether attributes that were None, such as a mask, still are.
 
     Arguments:
         module: F. For a module that cannot be traced, or a function, nothing is proved.
@@ -61,8 +61,9 @@ class SamplesAlone:
             raise ValueError(f"rowwise must be True, False or None, got {declared!r}.")
         self._declared = declared
         self._leaves: dict[str, type[nn.Module]] | None = None
+        self._absent: list[tuple[str, str]] = []
         if declared is None and isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
-            self._leaves = _known_leaves(module)
+            self._leaves, self._absent = _known_leaves(module), _absent_attributes(module)
 
     def holds_for(self, module: object, field: nn.Module) -> bool:
         """Whether it holds now for this module, called by this field. The module is the traced one, or a copy with
@@ -73,6 +74,8 @@ class SamplesAlone:
             return False
         modules = dict(cast(nn.Module, module).named_modules())
         if any(has_hooks(part) for part in modules.values()):
+            return False
+        if any(getattr(modules.get(name), attribute, None) is not None for name, attribute in self._absent):
             return False
         return all(
             name in modules and _kind(modules[name]) is kind and _acts_alone(modules[name])
@@ -120,11 +123,23 @@ def _known_leaves(module: nn.Module) -> dict[str, type[nn.Module]] | None:
     except Exception:  # If tracing fails for any reason, nothing is proved.
         return None
     for node in nodes:
-        if node.op == "call_module":
-            leaves[node.target] = _kind(module.get_submodule(node.target))
+        if node.op == "call_module" and _takes_no_rows(node, module):
+            leaves[str(node.target)] = _kind(module.get_submodule(str(node.target)))
         elif not _is_known(node, module):
             return None
     return leaves
+
+
+def _absent_attributes(module: nn.Module) -> list[tuple[str, str]]:
+    """The attributes that are None in modules that are traced through, each with the name of its module. A tensor put
+    there later, such as a mask, is not in the graph."""
+    return [
+        (name, attribute)
+        for name, part in module.named_modules()
+        if not _is_known_module(part)
+        for attribute, value in (*vars(part).items(), *part._buffers.items())
+        if value is None
+    ]
 
 
 def _with_own_state(module: nn.Module) -> nn.Module:
@@ -135,6 +150,8 @@ def _with_own_state(module: nn.Module) -> nn.Module:
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
     """Whether a node of a graph treats samples alone."""
+    if node.op == "call_module":
+        return False
     if node.op in ("placeholder", "get_attr"):
         return not node.args  # A further argument of the module has its default here.
     arguments = [*node.args, *node.kwargs.values()]
@@ -153,6 +170,20 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
         return computed[0] and not any(computed[1:]) and weights[:1] != [] and _is_matrix(weights[0])
     known = node.target in (_ELEMENTWISE if node.op == "call_method" else _FUNCTIONS)
     return known and all(_has_no_rows(weight) for weight in weights)
+
+
+def _takes_no_rows(node: fx.Node, module: nn.Module) -> bool:
+    """Whether no argument of a known module is a tensor of the network that may have one row per sample. The mask of
+    an attention that all samples share is a matrix."""
+    arguments = [*enumerate(node.args), *node.kwargs.items()]
+    read = {key: a for key, a in arguments if isinstance(a, fx.Node) and a.op == "get_attr"}
+    if (
+        _kind_of_call(node, module) in _ATTENTION
+        and "attn_mask" in read
+        and _is_matrix(_weight(read["attn_mask"], module))
+    ):
+        del read["attn_mask"]
+    return all(_has_no_rows(_weight(a, module)) for a in read.values())
 
 
 def _kind_of_call(node: object, module: nn.Module) -> type[nn.Module] | None:

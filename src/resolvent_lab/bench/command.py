@@ -2,7 +2,6 @@
 
 import json
 import platform
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ def _arguments(parser: "ArgumentParser") -> None:
     parser.add_argument("--peers", type=str, default="", help="other libraries, such as torchdeq,torchdiffeq,jax")
     parser.add_argument("--peers-from", type=Path, default=Path("benchmarks/peers"), help="folder of their files")
     parser.add_argument("--skip", type=str, default="", help="leave out our contenders with these words in the name")
-    parser.add_argument("--theta", type=number, nargs="+", help="of the layers; 0.5 and 1 by default")
+    parser.add_argument("--theta", type=number, nargs="+", help="of theta layers; 0.5 and 1 by default")
     parser.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="of every contender, on the CPU")
     parser.add_argument("--rounds", type=int, default=15, help="turns of every contender")
@@ -64,12 +63,12 @@ def _measure(
     import torch
 
     from resolvent_lab.bench.growth import growth
-    from resolvent_lab.bench.rows import ROWS, THETAS
+    from resolvent_lab.bench.rows import EQUILIBRIA, ROWS, THETAS, tasks
     from resolvent_lab.bench.suite import Effort, run
     from resolvent_lab.bench.tables import markdown
 
-    known = (*ROWS, GROWTH)
-    chosen = list(known) if rows is None else _words(rows)
+    known = sorted((*ROWS, *EQUILIBRIA, GROWTH))
+    chosen = known if rows is None else _words(rows)
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"there is no row {unknown[0]!r}: choose among {', '.join(known)}.")
@@ -79,8 +78,8 @@ def _measure(
     results: dict[str, Any] = {"machine": _machine(device, threads), "absent": [], "rows": []}
     modules = _load_peers(_words(peers), peers_from, results["absent"])
     out.mkdir(parents=True, exist_ok=True)
-    for make, each in product([make for row in chosen if row != GROWTH for make in ROWS[row]], theta or THETAS):
-        record = run(make(each, device), modules, Effort(rounds, seconds), _words(skip))
+    for task in (task for row in chosen for task in tasks(row, theta or THETAS, device)):
+        record = run(task, modules, Effort(rounds, seconds), _words(skip))
         results["rows"].append(record)
         _save(results, out)
         print(markdown({**results, "rows": [record]}), flush=True)

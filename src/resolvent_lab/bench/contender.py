@@ -158,7 +158,7 @@ _STEPS = (1, 2, 3, 4, 6, 8, 12)
 
 def graphed(task: Task) -> list["GraphedContender"]:
     """The contenders for a task; none on a CPU. Their layers take a fixed number of solver steps."""
-    if task.row in ("B1", "B2") or task.batch[0].device.type != "cuda":
+    if task.row in ("B1", "B2", "B6") or task.batch[0].device.type != "cuda":
         return []
     plain, steps = _fixed_steps(task)
     offers: dict[str, Convert] = {"explicit, CUDA graph": Explicit, "resolvent, CUDA graph": plain}

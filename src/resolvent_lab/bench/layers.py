@@ -1,4 +1,4 @@
-"""Theta layers in other implementations, and those of this library."""
+"""Theta layers in other implementations, and the contenders of this library."""
 
 from abc import ABC, abstractmethod
 from functools import partial
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent_lab.bench.equilibria import EquilibriumLayer, Solved, Unrolled
 from resolvent_lab.bench.task import Convert, Task
 
 
@@ -63,14 +64,24 @@ class Explicit(Layers):
         return value
 
 
-def remade(old: rs.ThetaBlock, **options: Any) -> rs.ThetaBlock:
+def remade(old: rs.ThetaBlock | EquilibriumLayer, **options: Any) -> nn.Module:
     """The same layers with other options."""
+    if isinstance(old, EquilibriumLayer):
+        return Solved(old.f, **options)
     return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
+
+
+def unrolled(old: EquilibriumLayer) -> Unrolled:
+    """The explicit counterpart of an equilibrium layer."""
+    return Unrolled(old.f)
 
 
 def ours(task: Task) -> dict[str, Convert]:
     """The contenders of this library for a task, by name. The first is the reference."""
     plain = partial(remade, stopping=rs.Stopping(rtol=task.tolerance, atol=0.0))
+    if task.theta is None:
+        iterated = partial(plain, solver=rs.Picard(), adjoint=rs.ImplicitAdjoint(rs.Neumann()))
+        return {"explicit": unrolled, "resolvent": plain, "resolvent, Picard and Neumann": iterated}
     offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": plain}
     if task.row in ("B1", "B2"):
         offers["resolvent, compiled"] = partial(plain, mode="compiled")

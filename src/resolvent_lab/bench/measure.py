@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent_lab.bench.equilibria import EquilibriumLayer
 from resolvent_lab.bench.layers import stage_fraction
 from resolvent_lab.bench.task import Task, blocks
 
@@ -88,13 +89,19 @@ def _allocations(profile: torch.profiler.profile) -> list[int]:
 
 @torch.no_grad()
 def residual(task: Task, states: Sequence[Tensor]) -> float:
-    """The largest |z - x - theta h F(z)| / max(|x|, |z|) over layers and samples, z = (1 - theta) x + theta y."""
+    """The largest |z - x - theta h F(z)| / max(|x|, |z|) over layers and samples, z = (1 - theta) x + theta y.
+
+    For equilibrium layers, the largest |z - f(z, x)| / |z|.
+    """
     model = copy.deepcopy(task.model).double().eval()
     pairs = zip(blocks(model).values(), states, strict=True)
     return max(_of_block(block, states.double()) for block, states in pairs)
 
 
-def _of_block(block: rs.ThetaBlock, states: Tensor) -> float:
+def _of_block(block: rs.ThetaBlock | EquilibriumLayer, states: Tensor) -> float:
+    if isinstance(block, EquilibriumLayer):
+        x, z = states
+        return float((_norm(z - block.f(z, x)) / _norm(z)).max())
     theta, h = float(block.theta), float(block.step_size)
     worst = 0.0
     for n, (x, y) in enumerate(pairwise(states)):

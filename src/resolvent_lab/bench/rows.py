@@ -1,6 +1,7 @@
-"""Rows B1 to B4: the networks of the benchmark."""
+"""Rows B1 to B4 and B6: the networks of the benchmark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent_lab.bench.equilibria import EquilibriumLayer, Solved, Transformer
 from resolvent_lab.bench.layers import Explicit
 from resolvent_lab.bench.task import Task, with_layers
 
@@ -17,9 +19,9 @@ SCALE = 0.2
 
 
 class Network(nn.Module):
-    """A network of theta layers only."""
+    """A network of implicit layers only."""
 
-    def __init__(self, layers: rs.ThetaBlock) -> None:
+    def __init__(self, layers: rs.ThetaBlock | EquilibriumLayer) -> None:
         super().__init__()
         self.layers = layers
 
@@ -111,10 +113,32 @@ def convolutions_bfloat16(theta: float, device: str, **options: Any) -> Task:
     return convolutions(theta, device, autocast=True, **options)
 
 
+def sequence(device: str, count: int = 32, tokens: int = 20, size: int = 32) -> Task:
+    """B6: a transformer block as an equilibrium layer."""
+    torch.manual_seed(0)
+    model = Network(Solved(Transformer(size))).to(device)
+    batch = tuple(torch.randn(count, tokens, size, device=device) for _ in range(2))
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        x, target = batch
+        return F.mse_loss(model(x), target)
+
+    return Task("B6", "equilibrium of a transformer block", None, 1e-4, model, batch, loss)
+
+
 ROWS: dict[str, tuple[Callable[..., Task], ...]] = {
     "B1": (regression,),
     "B2": (lotka_volterra,),
     "B3": (resnet,),
     "B4": (convolutions, convolutions_bfloat16),
 }
-"""The tasks of each row: functions of theta and device. Further arguments make them smaller."""
+"""The tasks of each row of theta layers: functions of theta and device. Further arguments make them smaller."""
+
+EQUILIBRIA: dict[str, tuple[Callable[..., Task], ...]] = {"B6": (sequence,)}
+"""The tasks of each row of equilibrium layers: functions of the device."""
+
+
+def tasks(row: str, thetas: Sequence[float], device: str) -> Iterator[Task]:
+    """The tasks of a row, for each theta if its layers have one."""
+    yield from (make(theta, device) for make, theta in product(ROWS.get(row, ()), thetas))
+    yield from (make(device) for make in EQUILIBRIA.get(row, ()))

@@ -48,7 +48,7 @@ def _summary(records: Sequence[Record]) -> list[str]:
         found = record["contenders"]
         able = [name for name, entry in found.items() if name.startswith(OWN) and _accurate(entry, record)]
         ours = min(able, key=lambda name: _median(found[name]), default=None)
-        cells = [f"{record['row']} {record['title']}, theta={record['theta']:g}", _time(_median(found[REFERENCE]))]
+        cells = [f"{record['row']} {record['title']}{_theta(record, '=')}", _time(_median(found[REFERENCE]))]
         cells += [f"{found[name]['train']['ratio'][1]:.2f}" if name in found else "" for name in names[1:]]
         cells += [_spread(_ratios(found[name], found[ours])) if ours and name in found else "" for name in others]
         rows.append(cells)
@@ -65,12 +65,17 @@ def _median(entry: Record) -> float:
 
 
 def _record(record: Record) -> list[str]:
-    title = f"### {record['row']}: {record['title']}, theta = {record['theta']:g}, tolerance {record['tolerance']:.0e}"
+    title = f"### {record['row']}: {record['title']}{_theta(record, ' = ')}, tolerance {record['tolerance']:.0e}"
     rows = [_cells(name, entry, record) for name, entry in record["contenders"].items()]
     failed = [name for name, tried in record["tried"].items() if name not in record["contenders"] and tried]
     rows += [[name, "none of its settings reaches the tolerance", *[""] * (len(HEAD) - 2)] for name in failed]
     rows += [[name, reason, *[""] * (len(HEAD) - 2)] for name, reason in record["failures"].items()]
     return [title, "", *_table(HEAD, rows), ""]
+
+
+def _theta(record: Record, equals: str) -> str:
+    """The theta of the layers, for a title; equilibrium layers have none."""
+    return "" if record["theta"] is None else f", theta{equals}{record['theta']:g}"
 
 
 def _cells(name: str, entry: Record, record: Record) -> list[str]:

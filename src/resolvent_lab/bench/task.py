@@ -1,4 +1,4 @@
-"""Tasks: a network of theta layers, its data and its loss."""
+"""Tasks: a network of implicit layers, its data and its loss."""
 
 import copy
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent_lab.bench.equilibria import EquilibriumLayer
 
-Convert = Callable[[rs.ThetaBlock], nn.Module]
-"""Replaces a block by a module with the same `forward`, `trajectory` and field."""
+Convert = Callable[[Any], nn.Module]
+"""Replaces a block by a module with the same `forward` and `trajectory`, and the same field or function."""
 
 
 @dataclass(frozen=True)
@@ -20,29 +21,31 @@ class Task:
     Attributes:
         row: row of the table, such as "B1".
         title: of the network.
-        theta: of the layers.
-        tolerance: of |z - x - theta h F(z)| / max(|x|, |z|), z = (1 - theta) x + theta y, for every layer and sample.
-        model: contains instances of `ThetaBlock`.
+        theta: of theta layers; None for equilibrium layers.
+        tolerance: of |z - x - theta h F(z)| / max(|x|, |z|), z = (1 - theta) x + theta y, for every layer and sample;
+            of |z - f(z, x)| / |z| for equilibrium layers.
+        model: contains instances of `ThetaBlock`, or of `EquilibriumLayer`.
         batch: the data.
         loss: maps the model, or a callable with the same signature, and the data to a number.
     """
 
     row: str
     title: str
-    theta: float
+    theta: float | None
     tolerance: float
     model: nn.Module
     batch: Any
     loss: Callable[[Any, Any], Tensor]
 
 
-def blocks(model: nn.Module) -> dict[str, rs.ThetaBlock]:
-    """The theta blocks of a model by name, in order."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, rs.ThetaBlock)}
+def blocks(model: nn.Module) -> dict[str, Any]:
+    """The theta blocks and equilibrium layers of a model by name, in order."""
+    kinds = (rs.ThetaBlock, EquilibriumLayer)
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
 
 
 def with_layers(model: nn.Module, convert: Convert) -> nn.Module:
-    """A copy of the model in which `convert` replaces the theta blocks. The weights are copied, too."""
+    """A copy of the model in which `convert` replaces these layers. The weights are copied, too."""
     model = copy.deepcopy(model)
     for name, block in blocks(model).items():
         model.set_submodule(name, convert(block))

@@ -8,10 +8,12 @@ import torch
 
 import resolvent as rs
 from resolvent_lab.bench.contender import StepResult, TorchContender, exact
-from resolvent_lab.bench.layers import Explicit, ours, remade
+from resolvent_lab.bench.equilibria import Transformer
+from resolvent_lab.bench.layers import Explicit, ours, remade, unrolled
 from resolvent_lab.bench.measure import gradient_error, residual
-from resolvent_lab.bench.rows import ROWS
+from resolvent_lab.bench.rows import ROWS, sequence, tasks
 from resolvent_lab.bench.suite import Effort, run
+from resolvent_lab.bench.tables import markdown
 from resolvent_lab.bench.task import Task, blocks, with_layers
 
 SMALL = {
@@ -114,3 +116,56 @@ def test_an_outcome_has_a_gradient_for_every_parameter():
     shapes = [parameter.shape for parameter in task.model.parameters()]
     assert [gradient.shape for gradient in outcome.gradients] == shapes
     assert len(outcome.states) == 4
+
+
+def small_sequence() -> Task:
+    return sequence("cpu", count=3, tokens=4, size=8)
+
+
+def test_the_row_of_equilibria_runs_and_is_tabled():
+    record = run(small_sequence(), {}, Effort(rounds=1, seconds=0.0))
+    assert list(record["contenders"]) == ["explicit", "resolvent", "resolvent, Picard and Neumann"]
+    assert record["failures"] == {}
+    for name, entry in record["contenders"].items():
+        assert entry["peak_bytes"] > 0
+        if name != "explicit":
+            assert entry["residual"] <= 1.25 * record["tolerance"]
+            assert entry["gradient_error"] < 1e-2
+    text = markdown({"machine": "a test", "absent": [], "rows": [record]})
+    assert "### B6: equilibrium of a transformer block, tolerance 1e-04" in text
+    assert "theta" not in text
+
+
+def test_the_residual_of_an_equilibrium_is_that_of_its_equation():
+    task = small_sequence()
+    (states,) = exact(task).states
+    x, z = states
+    assert torch.equal(x, task.batch[0].double())
+    assert residual(task, [states]) < 1e-8
+    f = copy.deepcopy(task.model.layers.f).double()
+    defects = (1.01 * z - f(1.01 * z, x)).flatten(1).norm(dim=1) / (1.01 * z).flatten(1).norm(dim=1)
+    torch.testing.assert_close(residual(task, [torch.stack([x, 1.01 * z])]), defects.max().item())
+
+
+def test_the_explicit_counterpart_of_an_equilibrium_applies_the_function_five_times():
+    task = small_sequence()
+    x, f = task.batch[0], task.model.layers.f
+    assert isinstance(f, Transformer)
+    z = torch.zeros_like(x)
+    for _ in range(5):
+        z = f(z, x)
+    torch.testing.assert_close(with_layers(task.model, unrolled)(x), z)
+
+
+def test_gradients_of_an_equilibrium_are_compared_in_one_order():
+    task = small_sequence()
+    outcome = TorchContender("explicit", task, unrolled).outcome()
+    shapes = [parameter.shape for parameter in task.model.parameters()]
+    assert [gradient.shape for gradient in outcome.gradients] == shapes
+    assert [gradient.shape for gradient in exact(task).gradients] == shapes
+
+
+def test_only_theta_layers_are_measured_for_each_theta(monkeypatch):
+    monkeypatch.setitem(ROWS, "B1", (partial(ROWS["B1"][0], training=0),))
+    assert [task.theta for task in tasks("B1", (0.5, 1.0), "cpu")] == [0.5, 1.0]
+    assert [task.theta for task in tasks("B6", (0.5, 1.0), "cpu")] == [None]
