@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field
-from resolvent.blocks.grid import as_grid, as_start, ends_of, grid_points, horizon_of_samples, states_between
+from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.memory import Memory, as_memory
-from resolvent.blocks.pass_ import Pass
+from resolvent.blocks.pass_ import Pass, as_start
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference

@@ -95,22 +95,6 @@ def as_times(times: object) -> Times:
     return times if isinstance(times, Tensor) else tuple(values)
 
 
-def as_start(t0: Number, x: Tensor) -> Number:
-    """The start of a pass, checked."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() == 0:
-        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x must be a tensor (batch, *shape) of a floating-point type, got {got}.")
-    if not isinstance(t0, Tensor):
-        if not isinstance(t0, int | float) or not math.isfinite(t0):
-            raise ValueError(f"t0 must be a finite number or a tensor, got {t0!r}.")
-        return float(t0)
-    if t0.dim() > 0 and t0.shape != x.shape[:1]:
-        raise ValueError(
-            f"t0 must be one number or one for each of the {x.shape[0]} samples, got shape {tuple(t0.shape)}."
-        )
-    return t0.to(x)
-
-
 def grid_points(pass_: Pass, x: Tensor) -> Tensor:
     """The times of the grid points, (num_steps + 1,), or (num_steps + 1, batch) if samples have their own."""
     numbers = [pass_.time(n) for n in range(pass_.num_steps + 1)]

@@ -1,6 +1,7 @@
 """One pass through a block: the grid, and the steps on it."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -125,3 +126,19 @@ class Pass:
 
 def _names(scheme: Scheme) -> list[str]:
     return [f.name for f in dataclasses.fields(scheme)] if dataclasses.is_dataclass(scheme) else []
+
+
+def as_start(t0: Number, x: Tensor) -> Number:
+    """The start of a pass, checked."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() == 0:
+        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be a tensor (batch, *shape) of a floating-point type, got {got}.")
+    if not isinstance(t0, Tensor):
+        if not isinstance(t0, int | float) or not math.isfinite(t0):
+            raise ValueError(f"t0 must be a finite number or a tensor, got {t0!r}.")
+        return float(t0)
+    if t0.dim() > 0 and t0.shape != x.shape[:1]:
+        raise ValueError(
+            f"t0 must be one number or one for each of the {x.shape[0]} samples, got shape {tuple(t0.shape)}."
+        )
+    return t0.to(x)
