@@ -150,7 +150,10 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     first = dataclasses.replace(first, options=_group_options(first.options, numbers))
     lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
-    F = pass_.vector_field.together([pass_.interval(n).time(theta) for n in numbers], mix, x, triangular=True)
+    field = pass_.vector_field
+    # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
+    times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
+    F = field.together(times, mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None else w0
     options = first.options.tightened(group_amplification(theta, count), b)
