@@ -243,9 +243,7 @@ def main() -> None:
     wanted = list(combinations(arguments.kinds.split(","), arguments.seeds))
     runs.run_all(run, wanted, arguments.out, arguments.jobs)
     found = table(runs.collect(wanted, arguments.out))
-    print(found)
-    if arguments.write:
-        runs.write_table("training.md", "conversion", found)
+    runs.show(found, "training.md", "conversion", arguments.write)
 
 
 if __name__ == "__main__":

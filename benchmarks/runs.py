@@ -48,13 +48,16 @@ def collect(combinations: Iterable[tuple[Any, ...]], out: Path) -> dict[tuple[An
     return found
 
 
-def write_table(page: str, mark: str, text: str) -> None:
-    """Replaces what stands between the two marks in a page of the docs."""
+def show(table: str, page: str, mark: str, write: bool) -> None:
+    """Prints a table and, if `write`, replaces what stands between the two marks in a page of the docs."""
+    print(table)
+    if not write:
+        return
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     path = DOCS / page
     whole = path.read_text(encoding="utf-8")
     before, after = whole.split(begin)[0], whole.split(end)[1]
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    path.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
 
 
 def _file(out: Path, combination: tuple[Any, ...]) -> Path:

@@ -315,14 +315,12 @@ def main() -> None:
     parser = runs.parser(__doc__, 10, "build/solvability")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--mnist", type=Path, default=Path("shared/data/mnist"), help="folder with its files")
+    parser.add_argument("--mnist", type=Path, default=Path("build/mnist"), help="folder with its files")
     arguments = parser.parse_args()
     wanted = list(combinations(arguments.tasks.split(","), arguments.ways.split(","), arguments.seeds))
     runs.run_all(partial(run, arguments.mnist), wanted, arguments.out, arguments.jobs)
     found = table(runs.collect(wanted, arguments.out))
-    print(found)
-    if arguments.write:
-        runs.write_table("training.md", "solvability", found)
+    runs.show(found, "training.md", "solvability", arguments.write)
 
 
 if __name__ == "__main__":

@@ -242,9 +242,7 @@ def main() -> None:
     runs.run_all(run, wanted, arguments.out, arguments.jobs)
     results = runs.collect(wanted, arguments.out)
     found = table({key: results[key] for key in sorted(results, key=_position)})
-    print(found)
-    if arguments.write:
-        runs.write_table("training.md", "training", found)
+    runs.show(found, "training.md", "training", arguments.write)
 
 
 if __name__ == "__main__":

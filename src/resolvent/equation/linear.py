@@ -61,8 +61,7 @@ class LinearProblem(Problem):
     def defect_by_matrix(self, w: Tensor) -> Tensor:
         """The defect by a product with the dense matrix, which a direct method has computed."""
         matrix = self.linearization.matrix().dense()
-        columns = (flat(x)[:, :, None] for x in (self.b, w))
-        b, u = columns
+        b, u = (flat(x)[:, :, None] for x in (self.b, w))
         return torch.baddbmm(b, matrix.mT if self.transposed else matrix, u, alpha=-1).reshape(w.shape)
 
     def precondition(self, r: Tensor) -> Tensor:
