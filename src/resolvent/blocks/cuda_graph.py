@@ -128,7 +128,7 @@ class _Recording:
             self.count = torch.zeros((), dtype=torch.int64, device=device)
             examples = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
             # The weights are arguments, so that they get gradients.
-            with _explaining_waits():
+            with _explaining_waits(), _generator_released(device):
                 self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
                     self._run, (*examples, *self.weights), allow_unused_input=True
                 )
@@ -174,6 +174,18 @@ def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solu
         raise ValueError("a CUDA graph does not test single components: take a number as atol of rs.Stopping(...).")
     stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=atol)
     return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
+
+
+@contextmanager
+def _generator_released(device: torch.device) -> Iterator[None]:
+    """After a recording that failed, the generator of random numbers still waits for its end, and refuses every
+    further number. A copy of its state does not."""
+    try:
+        yield
+    except Exception:
+        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise
 
 
 @contextmanager
