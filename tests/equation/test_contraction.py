@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from seeding import shifted
 from torch import Tensor, nn
 
 import resolvent as rs
+from seeding import shifted
 
 
 def rates(*values: float, unknowns: int = 20) -> Tensor:
@@ -75,6 +75,7 @@ def test_layers_solved_together_satisfy_each_equation(theta: float, dtype: torch
 
 def test_a_stiff_sample_among_others_is_solved_layer_by_layer() -> None:
     torch.manual_seed(shifted(2))
+
     class Decay(rs.fields.Field):
         rowwise = True
         autonomous = True

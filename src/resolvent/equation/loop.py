@@ -268,7 +268,11 @@ def _confirm(
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
     attempts = tuple(attempt for attempt in plan.attempts(problem) if may_contract(stopping) or not attempt.quick)
-    done, state = _first_attempt(problem, attempts[0], stopping, w, reuse)
+    if attempts[0].quick:
+        done, state = contract(problem, attempts[0], stopping, w), None
+        _refuse_underflow(problem, stopping, done)
+    else:
+        done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
     index, used = torch.zeros_like(done.steps), 1
     all_converged = done.all_converged
     for number, fallback in enumerate(attempts[1:], start=1):
@@ -297,16 +301,6 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         state=state if attempts[0].solver.learns and not transforming() else None,
         linear=problem.linear,
     )
-
-
-def _first_attempt(
-    problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor, reuse: Solution | None
-) -> tuple[Progress, State | None]:
-    if attempt.quick:
-        progress = contract(problem, attempt, stopping, w)
-        _refuse_underflow(problem, stopping, progress)
-        return progress, None
-    return iterate(problem, attempt, stopping, w, before=_learned(reuse, attempt.solver, w))
 
 
 def _start_over(
