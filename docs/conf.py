@@ -31,6 +31,7 @@ nb_merge_streams = True
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # the summaries of results are written by a program, in parts
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_custom_sections = [("Arguments", "params_style")]

@@ -23,7 +23,9 @@ def flight(t: Tensor, y: Tensor) -> Tensor:
 
 
 def landing(angle: Tensor, speed: Tensor) -> Tensor:
-    start = torch.stack([torch.zeros_like(angle), torch.full_like(angle, 1.8), speed * angle.cos(), speed * angle.sin()])
+    start = torch.stack(
+        [torch.zeros_like(angle), torch.full_like(angle, 1.8), speed * angle.cos(), speed * angle.sin()]
+    )
     solution = rs.odeint(
         flight, start[None], [0.0, 20.0], tableaux.BOGACKI_SHAMPINE3, event=lambda t, y: y[:, 1], rtol=1e-4
     )

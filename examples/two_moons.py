@@ -1,6 +1,6 @@
 """Classify points on two half circles with five implicit layers.
 
-    python examples/two_moons.py
+python examples/two_moons.py
 """
 
 import torch
