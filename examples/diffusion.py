@@ -2,8 +2,7 @@
 
     python examples/diffusion.py
 
-Diffusion on 200 points is stiff and linear: KENCARP4 solves for it by a Fourier transform, and steps through the rest
-explicitly.
+Diffusion on 200 points is stiff and linear: KENCARP4 solves for it by a Fourier transform; the rest is explicit.
 """
 
 import torch

@@ -42,7 +42,9 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"angle {angle.rad2deg().item():.1f} degrees, speed {speed.item():.2f} m/s: lands at {distance.item():.2f} m")
+    print(
+        f"angle {angle.rad2deg().item():.1f} degrees, speed {speed.item():.2f} m/s: lands at {landing(angle, speed).item():.2f} m"
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _card(part: Part) -> str:
 def _section(part: Part, main: Part | None) -> str:
     experiment, configs = part.experiment, [run.config for run in part.results.runs]
     shortened = differences(experiment, configs)
-    note = f'<p class="note">Shortened: {html.escape(shortened)}.</p>' if shortened else ""
+    note = folded("Not the full sweep", f"<p>Shortened: {html.escape(shortened)}.</p>") if shortened else ""
     failures = table(failure_rows(part.results.failures), "text") if part.results.failures else ""
     seed = "all seeds" if experiment.figures_show_all_seeds else f"seed {min(config.seed for config in configs)}"
     shown = [path for path in part.figures if part is not main or path != part.main]

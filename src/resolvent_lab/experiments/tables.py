@@ -139,7 +139,7 @@ def verdicts(results: Results) -> str:
     parts = list(judged(results))
     given = {outcome.verdict for _, _, outcomes in parts for outcome in outcomes}
     shown = [verdict for verdict in VERDICTS if verdict in given]
-    rows = [["experiment", "runs", "failed", *(f"claims {verdict}" for verdict in shown[:1]), *shown[1:]]]
+    rows = [["experiment", "runs", "failed", *(f"claims: {verdict}" for verdict in shown[:1]), *shown[1:]]]
     for experiment, part, outcomes in parts:
         found = [outcome.verdict for outcome in outcomes]
         counts = [len(part.runs), len(part.failures), *map(found.count, shown)]
