@@ -42,9 +42,8 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(
-        f"angle {angle.rad2deg().item():.1f} degrees, speed {speed.item():.2f} m/s: lands at {landing(angle, speed).item():.2f} m"
-    )
+    reached = landing(angle, speed).item()
+    print(f"angle {angle.rad2deg().item():.1f} degrees, speed {speed.item():.2f} m/s: lands at {reached:.2f} m")
 
 
 if __name__ == "__main__":

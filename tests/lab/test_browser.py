@@ -26,7 +26,7 @@ UNRENDERED = """() => [...document.querySelectorAll('.math')].filter(e => !e.que
     + document.querySelectorAll('.katex-error').length"""
 TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 # Wide content must scroll in itself: what hangs out of the page, without such a parent, is clipped.
-CLIPPED = """() => [...document.querySelectorAll('article img, article table, article pre, main img, main table')].filter(e => {
+CLIPPED = """() => [...document.querySelectorAll('img, table, pre')].filter(e => {
     const box = e.getBoundingClientRect();
     if (box.width === 0 || box.right <= window.innerWidth + 1) return false;
     for (let parent = e; parent; parent = parent.parentElement)
