@@ -13,11 +13,15 @@ sys.path.insert(0, str(HERE / "_extensions"))
 project = "resolvent"
 author = "The resolvent developers"
 release = resolvent.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "katex"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "katex", "used_on"]
 exclude_patterns = ["_static", "_extensions"]
 html_theme = "furo"
 html_title = "resolvent"
 html_static_path = ["_static"]
+html_show_copyright = False
+html_show_sourcelink = False
+html_copy_source = False
+highlight_language = "none"  # for blocks that name no language
 html_css_files = ["site.css"]
 html_math_renderer = "katex"
 
