@@ -3,6 +3,7 @@
 Skipped without playwright and Debian's chromium, and the site without `make docs`.
 """
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,15 +95,15 @@ def test_every_page_is_one_click_from_the_first(open_page: Any) -> None:
     page.goto((SITE / "index.html").as_uri())
     count = page.locator(".sidebar-tree a.reference").count()
     assert count > 30
-    titles = set()
+    places = set()
     for number in range(count):
         page.goto((SITE / "index.html").as_uri())
         link = page.locator(".sidebar-tree a.reference").nth(number)
         with page.expect_navigation():
             link.evaluate("element => element.click()")  # some are folded
         assert page.locator("article h1").count() >= 1
-        titles.add(page.title())
-    assert len(titles) == count
+        places.add(page.url)
+    assert len(places) == count
 
 
 @site
@@ -126,7 +127,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "FINE_STEPS", 100)
-        tasks = [("stiff", config) for config in model.configs(True, [0.0, 0.5], 1)[:2]]
+        configs = {config.theta: dataclasses.replace(config, epochs=1) for config in model.configs(True, [0.0, 0.5], 1)}
+        tasks = [("stiff", config) for config in configs.values()]
         sweep(tasks, out, jobs=1)
         return write_report(out, collect(out))
 
