@@ -22,6 +22,10 @@ def _always(config: Config) -> bool:
     return True
 
 
+def _nothing(_: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """All that training and report need to know about an experiment.
@@ -37,6 +41,9 @@ class Experiment:
         tables: runs -> tables by title, as rows of text with the header first.
         figures: runs -> figures by name. Import matplotlib inside this function: training does not need it.
         captions: of the figures, by name.
+        main_figure: name of the figure that the report may open with; empty if there is none.
+        headline: runs -> what the main figure shows, in a sentence; empty if the necessary runs are not there.
+        shown_in: claim -> the figure or table of the paper that shows it; empty if none does.
         figures_show_all_seeds: whether figures are drawn from all runs or from those with the first seed.
         claims_apply: whether the claims are about a run with this configuration.
         duration: of a run, relative to other experiments. The longest ones start first.
@@ -55,6 +62,9 @@ class Experiment:
     tables: "Callable[[Sequence[Run]], dict[str, Rows]]"
     figures: "Callable[[Sequence[Run]], dict[str, Figure]]"
     captions: Mapping[str, str] = field(default_factory=dict)
+    main_figure: str = ""
+    headline: "Callable[[Sequence[Run]], str]" = _nothing
+    shown_in: Callable[[Claim], str] = _nothing
     figures_show_all_seeds: bool = False
     claims_apply: Callable[[Any], bool] = _always
     duration: int = 1

@@ -75,7 +75,14 @@ def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[ClaimRe
         part = results.of(experiment.name)
         if part.runs:
             relevant = part.for_claims(experiment)
-            yield experiment, part, judge_claims(experiment.claims, relevant) if relevant.runs else []
+            shortened = _are_shortened(experiment, relevant)
+            yield experiment, part, judge_claims(experiment.claims, relevant, shortened) if relevant.runs else []
+
+
+def _are_shortened(experiment: Experiment, results: Results) -> bool:
+    """Whether some run had fewer epochs than any run of the full sweep."""
+    full = min(config.epochs for config in experiment.configs(False, None, 1))
+    return any(run.config.epochs < full for run in results.runs)
 
 
 def note_of(experiment: str, config: Config, out: Path) -> Path:

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.claim import ClaimResult
+from resolvent_lab.experiments.claim import VERDICTS, ClaimResult
 from resolvent_lab.experiments.experiment import Experiment, Rows
 from resolvent_lab.experiments.network import Config
 from resolvent_lab.experiments.results import Results, judged
@@ -114,7 +114,7 @@ def write_summary(out: Path, results: Results) -> Path:
         text = "\n".join(f"### {title}\n\n{_markdown(rows)}" for title, rows in shown.items())
         parts.append(f"## {experiment.title}\n\n{text}")
     path = out / "summary.md"
-    path.write_text("\n".join(parts), encoding="utf-8")
+    path.write_text("# Claims and measurements\n\n" + "\n".join(parts), encoding="utf-8")
     strict_json.dump({"claims": records}, out / "summary.json")
     return path
 
@@ -135,11 +135,14 @@ def _record(experiment: str, outcome: ClaimResult) -> dict[str, Any]:
 
 
 def verdicts(results: Results) -> str:
-    """A table, as text, of the number of claims that were reproduced."""
-    rows = [["experiment", "runs", "failed", "claims reproduced", "not reproduced", "not run"]]
-    for experiment, part, outcomes in judged(results):
+    """A table, as text, of the number of claims with each verdict. Verdicts that no claim has are left out."""
+    parts = list(judged(results))
+    given = {outcome.verdict for _, _, outcomes in parts for outcome in outcomes}
+    shown = [verdict for verdict in VERDICTS if verdict in given]
+    rows = [["experiment", "runs", "failed", *(f"claims: {verdict}" for verdict in shown[:1]), *shown[1:]]]
+    for experiment, part, outcomes in parts:
         found = [outcome.verdict for outcome in outcomes]
-        counts = [len(part.runs), len(part.failures), *map(found.count, ("reproduced", "not reproduced", "not run"))]
+        counts = [len(part.runs), len(part.failures), *map(found.count, shown)]
         rows.append([experiment.name, *map(str, counts)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
