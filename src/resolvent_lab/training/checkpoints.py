@@ -77,6 +77,8 @@ class LastCheckpoint(Callback):
         # The batch that comes counts as ready. When a run is resumed before it, it would be counted twice.
         total: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         total.ready = total.started + 1
+        # Nothing is left of the restart. While the loop restarts, Lightning does not step ReduceLROnPlateau.
+        trainer.fit_loop.restarting = False
         at_epoch = batch_idx == 0 and trainer.current_epoch > 0
         at_step = self.every is not None and trainer.global_step > 0 and trainer.global_step % self.every == 0
         if at_epoch or (at_step and batch_idx % trainer.accumulate_grad_batches == 0):

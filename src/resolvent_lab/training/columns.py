@@ -73,7 +73,7 @@ def numbers(table: Any, names: list[str], file: Path) -> Tensor:
                 f"column {name!r} of {file} has {int(column.isna().sum())} missing values, the first in row {row + 1}: "
                 "fill them in, or leave the rows out."
             )
-    return torch.from_numpy(table[names].to_numpy(np.float64)).to(torch.get_default_dtype())
+    return torch.from_numpy(table[names].to_numpy(np.float64, copy=True)).to(torch.get_default_dtype())
 
 
 def classes_of(labels: Any, file: Path, name: str) -> tuple[str, ...]:

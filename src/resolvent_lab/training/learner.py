@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
+import resolvent as rs
 from resolvent_lab.command import CommandError
 from resolvent_lab.lightning import LightningModule
 from resolvent_lab.training.batches import Samples
@@ -61,6 +62,7 @@ class Learner(LightningModule):
             self.register_buffer(f"_{name}", torch.tensor(values))
         self.history: list[dict[str, float]] = []
         self._sums: dict[str, float] = {}
+        self._entry: dict[str, Any] | None = None
 
     def forward(self, batch: Samples) -> Tensor:
         """Class scores, or predictions in the units of the data."""
@@ -92,7 +94,7 @@ class Learner(LightningModule):
         total = loss + sum(result.penalties.values())
         if not bool(total.isfinite()):
             raise CommandError(
-                f"the loss is {float(total)} in epoch {self.current_epoch}: take a smaller learning rate, "
+                f"the loss is {float(total.detach())} in epoch {self.current_epoch}: take a smaller learning rate, "
                 "--trainer.gradient_clip_val 1, or look at the data."
             )
         shown = {"loss": loss, **result.penalties}
@@ -138,17 +140,28 @@ class Learner(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": settings}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[ENTRY] = {"history": self.history, "sums": self._sums, "warm": self._warm_starts()}
+        warm = {name: module.warm.state_dict() for name, module in self._warm()}
+        norms = {name: module.training_state() for name, module in self._norms()}
+        checkpoint[ENTRY] = {"history": self.history, "sums": self._sums, "warm": warm, "norms": norms}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        entry = checkpoint[ENTRY]
-        self.history, self._sums = entry["history"], entry["sums"]
-        for name, module in self._warm_layers():
-            if name in entry["warm"]:
-                module.warm.load_state_dict(entry["warm"][name])
+        self._entry = checkpoint[ENTRY]
+        self.history, self._sums = self._entry["history"], self._entry["sums"]
 
-    def _warm_starts(self) -> dict[str, Any]:
-        return {name: module.warm.state_dict() for name, module in self._warm_layers()}
+    def on_train_start(self) -> None:
+        """Restores what the weights reset when they are loaded."""
+        if self._entry is not None:
+            for name, module in self._warm():
+                state = self._entry["warm"][name]
+                module.warm.load_state_dict({key: value.to(self.device) for key, value in state.items()})
+            for name, module in self._norms():
+                module.load_training_state(self._entry["norms"][name])
+            self._entry = None
 
-    def _warm_layers(self) -> list[tuple[str, Any]]:
-        return [(name, module) for name, module in self.named_modules() if getattr(module, "warm", None) is not None]
+    def _warm(self) -> list[tuple[str, Any]]:
+        """The layers with warm starts."""
+        layers = [(name, module) for name, module in self.named_modules() if isinstance(module, rs.Equilibrium)]
+        return [(name, layer) for name, layer in layers if layer.warm is not None]
+
+    def _norms(self) -> list[tuple[str, rs.spectral.SpectralNorm]]:
+        return [(name, each) for name, each in self.named_modules() if isinstance(each, rs.spectral.SpectralNorm)]

@@ -64,7 +64,7 @@ class Table(Data):
     def read(self) -> Samples:
         found, targets = self._raw(self.file, self._inputs)
         if targets is None:
-            raise ValueError(f"{self.file} has no {self.targets[0]!r}, the target.")
+            expect(self.targets, self._table.columns, self.file)
         return samples(found, targets)
 
     @cached_property
@@ -77,6 +77,7 @@ class Table(Data):
             return self.inputs
         if self.file.suffix == ".npz":
             return ["inputs"]
+        expect(self.targets, self._table.columns, self.file)
         return [name for name in self._table.columns if name not in self.targets]
 
     @cached_property
@@ -103,8 +104,6 @@ class Table(Data):
         table = self._table if file == self.file else read_table(file)
         found = numbers(table, inputs, file)
         if any(name not in table.columns for name in self.targets):
-            if file == self.file:
-                expect(self.targets, table.columns, file)
             return found, None
         if self.task == "regression":
             return found, numbers(table, self.targets, file)
