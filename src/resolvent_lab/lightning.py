@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightning import __version__
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
     from lightning.pytorch.plugins.io import CheckpointIO
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 else:
     try:
         from lightning import __version__

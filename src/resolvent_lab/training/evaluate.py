@@ -12,7 +12,7 @@ from resolvent_lab.training.batches import Batches, Samples
 from resolvent_lab.training.trained import Trained, load
 
 
-def evaluate(run: Path, part: str = "test", file: Path | None = None, weights: str = "best") -> dict[str, Any]:
+def evaluate(run: Path | str, part: str = "test", file: Path | None = None, weights: str = "best") -> dict[str, Any]:
     """Measures a trained network, and writes evaluation-PART.json into its folder.
 
     Arguments:

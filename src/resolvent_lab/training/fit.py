@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,14 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _fit(trainer: Trainer, learner: Learner, data: Any, resumed: Path | None, folder: RunFolder) -> None:
+    with warnings.catch_warnings():
+        # Of Lightning's own code, and of a folder that is not empty because the run goes on.
+        warnings.filterwarnings("ignore", ".*treespec", FutureWarning)
+        warnings.filterwarnings("ignore", "Checkpoint directory")
+        _fit_or_explain(trainer, learner, data, resumed, folder)
+
+
+def _fit_or_explain(trainer: Trainer, learner: Learner, data: Any, resumed: Path | None, folder: RunFolder) -> None:
     try:
         trainer.fit(learner, datamodule=data, ckpt_path=None if resumed is None else str(resumed))
     except rs.ConvergenceError as error:

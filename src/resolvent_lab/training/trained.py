@@ -54,14 +54,14 @@ class Trained:
         return torch.cat([self.learner(batch) for batch in Batches(samples, _BATCH_SIZE)])
 
 
-def load(run: Path, weights: str = "best") -> Trained:
+def load(run: Path | str, weights: str = "best") -> Trained:
     """The network of a run, finished or not.
 
     Arguments:
         run: the folder of the run.
         weights: "best" or "last".
     """
-    folder = RunFolder(run)
+    folder = RunFolder(Path(run))
     folder.require()
     objects = configuration.instantiate(_without_trainer(configuration.read(folder.config)))
     learner = Learner(objects.model, folder.facts())

@@ -16,8 +16,6 @@ from resolvent_lab.training.checkpoints import read_checkpoint
 from resolvent_lab.training.fit import SeedEachBatch, train
 from seeding import shifted
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning", "ignore:Checkpoint directory")
-
 
 class Stopped(BaseException):
     """As a signal would."""

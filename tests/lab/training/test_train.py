@@ -18,8 +18,6 @@ from resolvent_lab.training.fit import train
 from resolvent_lab.training.predict import predict
 from resolvent_lab.training.trained import load
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning", "ignore:Checkpoint directory")
-
 
 @pytest.fixture(autouse=True)
 def _single_precision() -> None:
