@@ -39,14 +39,21 @@ def train_one(config: str, out: str, settings: dict[str, str]) -> dict[str, Any]
     return train(parse(config, *overrides, *quiet, "--out", out))
 
 
-def attempt(executor: Any, arguments: list[tuple[str, str, dict[str, str]]], at_once: int) -> list[Any]:
-    """The metrics of each run, or its error."""
-    outcomes: list[Any] = []
+def job(config: str, out: str, settings: dict[str, str]) -> dict[str, Any]:
+    """The metrics of a run, or its error, and whether another try may help."""
+    try:
+        return train_one(config, out, settings)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "wrong input": isinstance(error, ValueError)}
+
+
+def attempt(executor: Any, arguments: list[tuple[str, str, dict[str, str]]], at_once: int) -> list[dict[str, Any]]:
+    """What each job returned, or how it died."""
+    outcomes: list[dict[str, Any]] = []
     for first in range(0, len(arguments), at_once):
-        jobs = executor.map_array(train_one, *zip(*arguments[first : first + at_once], strict=True))
-        for job in jobs:
-            error = job.exception()
-            outcomes.append(job.result() if error is None else error)
+        for started in executor.map_array(job, *zip(*arguments[first : first + at_once], strict=True)):
+            died = started.exception()
+            outcomes.append(started.result() if died is None else {"error": str(died).strip().splitlines()[0]})
     return outcomes
 
 
@@ -80,21 +87,25 @@ def main() -> None:
     at_once = options.at_once if options.cluster == "local" else len(settings)  # an array limits itself
     left = {name_of(each): each for each in settings}
     rows: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
     for _ in range(1 + options.retries):
         arguments = [(options.config, str(options.out / name), each) for name, each in left.items()]
-        outcomes = dict(zip(list(left), attempt(executor, arguments, at_once), strict=True))
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, dict):
+        for name, outcome in zip(list(left), attempt(executor, arguments, at_once), strict=True):
+            failed.pop(name, None)
+            if "error" in outcome:
+                failed[name] = outcome["error"]
+            else:
                 numbers = {key: value for key, value in outcome.items() if isinstance(value, float | int)}
-                rows.append({"run": name, **left.pop(name), **numbers})
+                rows.append({"run": name, **left[name], **numbers})
+            if "error" not in outcome or outcome.get("wrong input"):
+                del left[name]
         if not left:
             break
-    options.out.mkdir(parents=True, exist_ok=True)
     write_table(options.out / "sweep.csv", rows)
     print(f"{len(rows)} runs finished; the table: {options.out / 'sweep.csv'}")
-    for name in left:
-        print(f"failed: {name}: {str(outcomes[name]).strip().splitlines()[-1]}", file=sys.stderr)
-    sys.exit(1 if left else 0)
+    for name, error in failed.items():
+        print(f"failed: {name}: {error}", file=sys.stderr)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":
