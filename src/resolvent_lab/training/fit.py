@@ -17,6 +17,7 @@ from resolvent_lab.solver_monitor import SolverMonitor
 from resolvent_lab.training import configuration
 from resolvent_lab.training.batches import mixed
 from resolvent_lab.training.checkpoints import LastCheckpoint, SafeCheckpoints, read_checkpoint
+from resolvent_lab.training.data import Data
 from resolvent_lab.training.learner import Learner
 from resolvent_lab.training.run_folder import RunFolder, load_state
 
@@ -52,11 +53,12 @@ def train(settings: "Namespace") -> dict[str, Any]:
     objects.data.seed = settings.seed
     learner = _learner(objects)
     folder = RunFolder(settings.out)
+    trainer = _trainer(objects, folder, learner)
     if _rank() > 0:  # started by the first process, which holds the folder
-        return _train(settings, objects, learner, folder)
+        return _train(settings, objects.data, learner, trainer, folder)
     with exclusive(folder.path):
         folder.clean()
-        return _train(settings, objects, learner, folder)
+        return _train(settings, objects.data, learner, trainer, folder)
 
 
 def _rank() -> int:
@@ -84,7 +86,7 @@ def _learner(objects: Any) -> Learner:
     return learner
 
 
-def _train(settings: "Namespace", objects: Any, learner: Learner, folder: RunFolder) -> dict[str, Any]:
+def _train(settings: "Namespace", data: Data, learner: Learner, trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     finished, resumed = folder.metrics(), folder.last if folder.last.exists() else None
     if folder.config.exists() and (finished is not None or resumed is not None):
         before = configuration.read(folder.config)
@@ -99,11 +101,10 @@ def _train(settings: "Namespace", objects: Any, learner: Learner, folder: RunFol
             return finished
     if resumed is not None:
         load_state(learner, read_checkpoint(resumed)["state_dict"], resumed)
-    trainer = _trainer(objects, folder, learner)
     if _rank() == 0:
         folder.write_config(configuration.text(settings))
         folder.write_facts(learner.facts)
-    _fit(trainer, learner, objects.data, resumed, folder)
+    _fit(trainer, learner, data, resumed, folder)
     return _finish(folder, learner) if trainer.global_rank == 0 else {}
 
 
@@ -123,8 +124,8 @@ def _trainer(objects: Any, folder: RunFolder, learner: Learner) -> Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     try:
         return Trainer(default_root_dir=folder.path, **options)
-    except MisconfigurationException as error:
-        raise ValueError(f"trainer: {error}") from None
+    except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"trainer: {str(error).splitlines()[0]}") from None
 
 
 def _callbacks(objects: Any, folder: RunFolder, learner: Learner) -> list[Callback]:

@@ -94,9 +94,10 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data"),
-    [pytest.param(*pair, marks=() if pair == ("NeuralODE", "series") else pytest.mark.slow) for pair in PAIRS],
+    PAIRS,
 )
 def test_every_model_on_every_data(tmp_path: Path, model: str, data: str) -> None:
     options = ["--data", *map(str, DATA[data](tmp_path)), "--model", model, *MODELS[model], *QUIET]
