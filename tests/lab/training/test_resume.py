@@ -1,9 +1,11 @@
 """A run that was stopped goes on, and ends bit by bit as one that was not."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 import torch
 
 from lab.training.own_data import QUIET, table_settings
-from resolvent_lab.training import fit
+from resolvent_lab import cli
+from resolvent_lab.training import configuration, fit
 from resolvent_lab.training.checkpoints import read_checkpoint
 from resolvent_lab.training.fit import SeedEachBatch, train
 from seeding import shifted
@@ -178,3 +181,33 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     assert "killed ['best.ckpt', 'last.ckpt']" in done.stdout, "some were killed in the middle of the run"
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").rglob(".draft-*")), "what a killed process left is removed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+def test_a_signal_ends_a_run_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real process. While it runs, a second one is told who holds the folder."""
+    file = tmp_path / "c.yaml"
+    file.write_text(configuration.text(table_settings(tmp_path, "--trainer.max_epochs", "100000")))
+    run = tmp_path / "run"
+    command = [sys.executable, "-W", "ignore", "-m", "resolvent_lab", "train", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 300
+            while not (run / "checkpoints" / "last.ckpt").exists():
+                assert time.monotonic() < end
+                assert process.poll() is None
+                time.sleep(0.1)
+            with pytest.raises(SystemExit) as stopped:
+                cli.main(["train", str(file)])
+            assert stopped.value.code == 1
+            assert f"{run} is in use by process {process.pid} on " in capsys.readouterr().err
+            process.send_signal(signal.SIGTERM)
+            _, error = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    told = f"interrupted; the run is in {run}; start the same command again to go on from its last checkpoint"
+    assert error.splitlines()[-1] == f"resolvent: {told}"
+    assert "Traceback" not in error
+    assert read_checkpoint(run / "checkpoints" / "last.ckpt")["epoch"] >= 1
