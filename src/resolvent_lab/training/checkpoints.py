@@ -1,5 +1,6 @@
 """Checkpoints: written without a moment in which there is none, and read without running what is in them."""
 
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -28,10 +29,26 @@ class SafeCheckpoints(CheckpointIO):
             raise CommandError(f"cannot write the checkpoint {path}: {reason}. {good}") from None
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        return read_checkpoint(Path(path))
+        found = read_checkpoint(Path(path))
+        for state in found.get("callbacks", {}).values():
+            if isinstance(state, dict) and "best_k_models" in state:
+                _move(state, os.path.realpath(Path(path).parent))
+        return found
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
+
+
+def _move(state: dict[str, Any], folder: str) -> None:
+    """Changes the paths in the state of a ModelCheckpoint to a folder: the run may have been moved since."""
+
+    def moved(path: str) -> str:
+        return str(Path(folder) / Path(path).name) if path else path
+
+    state["dirpath"] = folder
+    state["best_k_models"] = {moved(path): score for path, score in state["best_k_models"].items()}
+    for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+        state[key] = moved(state.get(key, ""))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -76,6 +76,22 @@ def test_a_good_checkpoint_is_read(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["last.ckpt"]
 
 
+def test_the_best_score_moves_with_the_folder(tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    before, after = (ModelCheckpoint(tmp_path / name, "best", "val_loss") for name in ("before", "after"))
+    best = str(tmp_path / "before" / "best.ckpt")
+    before.best_model_path = before.kth_best_model_path = best
+    before.best_model_score = before.kth_value = torch.tensor(0.25)
+    before.best_k_models = {best: torch.tensor(0.25)}
+    checkpoint = {**GOOD, "callbacks": {before.state_key: before.state_dict()}}
+    SafeCheckpoints().save_checkpoint(checkpoint, tmp_path / "after" / "last.ckpt")
+    found = SafeCheckpoints().load_checkpoint(tmp_path / "after" / "last.ckpt")
+    after.load_state_dict(found["callbacks"][after.state_key])
+    assert after.best_model_score == 0.25
+    assert list(after.best_k_models) == [str(tmp_path / "after" / "best.ckpt")] == [after.best_model_path]
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace", "fdopen"])
 def test_a_failing_write_leaves_the_last_good_one(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "last.ckpt"
