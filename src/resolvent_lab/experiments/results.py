@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resolvent_lab.experiments import strict_json
+from resolvent_lab import strict_json
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import ClaimResult, judge_claims
 from resolvent_lab.experiments.experiment import Experiment

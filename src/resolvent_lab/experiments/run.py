@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import resolvent as rs
-from resolvent_lab import lightning
-from resolvent_lab.experiments import machine, strict_json
+from resolvent_lab import lightning, strict_json
+from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.experiment import Data
 from resolvent_lab.experiments.network import Config, Metrics, Network

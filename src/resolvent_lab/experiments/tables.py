@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments import strict_json
+from resolvent_lab import strict_json
 from resolvent_lab.experiments.claim import VERDICTS, ClaimResult
 from resolvent_lab.experiments.experiment import Experiment, Rows
 from resolvent_lab.experiments.network import Config

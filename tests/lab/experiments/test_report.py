@@ -8,8 +8,9 @@ import shutil
 import pytest
 import torch
 
+from resolvent_lab import strict_json
 from resolvent_lab.command import Interrupted
-from resolvent_lab.experiments import reproduce, strict_json
+from resolvent_lab.experiments import reproduce
 from resolvent_lab.experiments.catalogue import chosen, experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
