@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolvent_lab.experiments.claim import Claim
-from resolvent_lab.experiments.network import Batches, Config, Network
+from resolvent_lab.experiments.network import Batches, RunConfig, Trainable
 from resolvent_lab.images import ImageModule
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Data = Batches | ImageModule
 Rows = list[list[str]]
 
 
-def _always(config: Config) -> bool:
+def _always(config: RunConfig) -> bool:
     return True
 
 
@@ -47,10 +47,10 @@ class Experiment:
     name: str
     title: str
     description: str
-    config: type[Config]
-    configs: Callable[..., Sequence[Config]]
+    config: type[RunConfig]
+    configs: Callable[..., Sequence[RunConfig]]
     data: Callable[[Any], Data]
-    network: Callable[[Any], Network]
+    network: Callable[[Any], Trainable]
     claims: Sequence[Claim]
     tables: "Callable[[Sequence[Run]], dict[str, Rows]]"
     figures: "Callable[[Sequence[Run]], dict[str, Figure]]"

@@ -9,12 +9,12 @@ from typing import Any
 from tqdm import tqdm
 
 from resolvent_lab.command import CommandError
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 from resolvent_lab.experiments.processes import ctrl_c_blocked, send, workers
 from resolvent_lab.experiments.results import Failure, note_of, write_note
 from resolvent_lab.experiments.run import OnEpoch, is_finished, train
 
-Task = tuple[str, Config]
+Task = tuple[str, RunConfig]
 """The name of an experiment, and the configuration of a run."""
 
 _REPORTS_PER_RUN = 100
