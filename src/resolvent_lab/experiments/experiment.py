@@ -40,6 +40,7 @@ class Experiment:
         figures_show_all_seeds: whether figures are drawn from all runs or from those with the first seed.
         claims_apply: whether the claims are about a run with this configuration.
         duration: of a run, relative to other experiments. The longest ones start first.
+        in_demo: whether `reproduce all --quick` runs it. It should take less than 20 seconds.
         extras: names of further keyword arguments of `configs`.
         attack: (folder of results, size, number of images) -> None. Attacks the trained networks, if that makes sense.
     """
@@ -58,5 +59,6 @@ class Experiment:
     figures_show_all_seeds: bool = False
     claims_apply: Callable[[Any], bool] = _always
     duration: int = 1
+    in_demo: bool = True
     extras: tuple[str, ...] = ()
     attack: Callable[[Path, str, int], None] | None = None

@@ -30,20 +30,22 @@ class LevenbergMarquardt:
 
     def __init__(self, parameters: Iterable[Tensor], batched: bool = True, damping: float = 1e-3) -> None:
         self.parameters, self.batched = list(parameters), batched
-        self.damping = damping
+        self.damping, self.loss = damping, math.inf
 
     def step(self, residuals: Callable[[], Tensor]) -> float:
         """One step; `residuals` computes (count,) at the present parameters. Returns their mean square after it.
 
-        It is infinite, and nothing moves, where the field cannot be integrated to begin with.
+        It is infinite, and nothing moves, where the field cannot be integrated to begin with. At a minimum, where no
+        damping is enough, further steps do nothing.
         """
+        if self.damping > _LARGEST_DAMPING:
+            return self.loss
         try:
             r = residuals()
         except rs.ConvergenceError:
-            return math.inf
-        loss = _mean_square(r)
-        if self.damping > _LARGEST_DAMPING:
-            return loss
+            self.damping = math.inf
+            return self.loss
+        self.loss = _mean_square(r)
         before = [p.detach().clone() for p in self.parameters]
         jacobian = self._jacobian(r)
         matrix, gradient = jacobian.T @ jacobian, jacobian.T @ r.detach()
@@ -52,12 +54,12 @@ class LevenbergMarquardt:
             move, _ = torch.linalg.solve_ex(matrix + self.damping * shift, gradient)
             self._put(before, move)
             found = self._try(residuals)
-            if found < loss:
-                self.damping = max(self.damping / 5, 1e-10)
-                return found
+            if found < self.loss:
+                self.damping, self.loss = max(self.damping / 5, 1e-10), found
+                return self.loss
             self.damping *= 4
         self._put(before, torch.zeros_like(gradient))
-        return loss
+        return self.loss
 
     def _jacobian(self, r: Tensor) -> Tensor:
         """(count, number of parameters)."""

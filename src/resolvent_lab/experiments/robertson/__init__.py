@@ -62,4 +62,5 @@ EXPERIMENT = Experiment(
     figures=_figures,
     captions=_CAPTIONS,
     duration=3,
+    in_demo=False,
 )

@@ -35,7 +35,7 @@ class RobertsonConfig(FitConfig):
     """width is that of the hidden layer; peer_end is the time to which dopri5 integrates the learned field."""
 
     width: int = 4
-    epochs: int = 80
+    epochs: int = 120
     stages: int = 10
     stage_epochs: int = 5
     peer_end: float = 1.0

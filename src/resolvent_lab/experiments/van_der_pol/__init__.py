@@ -55,4 +55,5 @@ EXPERIMENT = Experiment(
     figures=_figures,
     captions=_CAPTIONS,
     duration=3,
+    in_demo=False,
 )
