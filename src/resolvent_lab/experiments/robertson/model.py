@@ -102,11 +102,11 @@ class Transfers(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.curved = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 6))
+        last = nn.Linear(width, 6)
+        self.curved = nn.Sequential(nn.Linear(3, width), nn.Tanh(), last)
         self.straight = nn.Linear(3, 6)
-        nn.init.zeros_(self.curved[-1].weight)
-        nn.init.zeros_(self.curved[-1].bias)
-        nn.init.zeros_(self.straight.weight)
+        for parameter in (last.weight, last.bias, self.straight.weight):
+            nn.init.zeros_(parameter)
         nn.init.constant_(self.straight.bias, _SLOW)
         self.register_buffer("scale", torch.ones(3))
 
