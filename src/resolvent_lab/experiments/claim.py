@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 
 if TYPE_CHECKING:
     from resolvent_lab.experiments.results import Results
@@ -23,7 +23,7 @@ class FailedError(NotRunError):
 class Runs:
     """The runs of one experiment with one seed. A claim that needs a failed run raises FailedError."""
 
-    def __init__(self, runs: "Sequence[Run]", failed: Sequence[Config] = ()) -> None:
+    def __init__(self, runs: "Sequence[Run]", failed: Sequence[RunConfig] = ()) -> None:
         self.runs = runs
         self.failed = failed
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 
-Task = tuple[str, Config]
+Task = tuple[str, RunConfig]
 """The name of an experiment, and the configuration of a run."""
 
 _FORMAT = "{desc}: {percentage:3.0f}% |{bar}| {elapsed} so far, {remaining} left{postfix}"

@@ -10,7 +10,7 @@ from resolvent_lab import strict_json
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import ClaimResult, judge_claims
 from resolvent_lab.experiments.experiment import Experiment
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 from resolvent_lab.experiments.run import Run, finished_runs, folder_of
 
 
@@ -19,7 +19,7 @@ class Failure:
     """A run that failed, and its error."""
 
     experiment: str
-    config: Config
+    config: RunConfig
     error: str
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def _are_shortened(experiment: Experiment, results: Results) -> bool:
     return any(run.config.epochs < full for run in results.runs)
 
 
-def note_of(experiment: str, config: Config, out: Path) -> Path:
+def note_of(experiment: str, config: RunConfig, out: Path) -> Path:
     """The note of a failed run, beside the folders of finished runs. It is removed when the run succeeds."""
     return folder_of(experiment, config, out).parent / f"{config.name}.failed.json"
 

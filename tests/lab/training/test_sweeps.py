@@ -10,7 +10,7 @@ import pytest
 
 from lab.training.own_data import rings
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "sweeps"
 pytestmark = pytest.mark.slow
 
 

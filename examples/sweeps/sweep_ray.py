@@ -1,6 +1,6 @@
 """The same sweep with Ray Tune: all combinations, each a run in a folder of its own.
 
-    python examples/sweep_ray.py CONFIG.yaml --out runs model.theta=0,0.5,1 seed=0,1,2
+    python examples/sweeps/sweep_ray.py CONFIG.yaml --out runs model.theta=0,0.5,1 seed=0,1,2
 
 A run that fails is tried once more. Started again, it goes on: finished runs are not repeated.
 """
