@@ -1,7 +1,7 @@
 """Trains one configuration with several settings, in local processes or as a SLURM array, through submitit.
 
     python examples/sweeps/sweep.py CONFIG.yaml --out runs model.theta=0,0.5,1 seed=0,1,2
-    python examples/sweeps/sweep.py CONFIG.yaml --out runs model.theta=0,0.5,1 seed=0,1,2 --cluster slurm --partition cpu
+    python examples/sweeps/sweep.py CONFIG.yaml --out runs model.theta=0,0.5,1 --cluster slurm --partition cpu
 
 Each combination is a run in a folder of its own. A run that fails is tried again, and at last reported; the others go
 on. Start the same command again to go on with a sweep that was interrupted: finished runs are not repeated, and others
