@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python benchmarks/soak.py [--solves 1000000] [--steps 10000] [--write]
 
-A million solves take about an hour of one core. The exit code is 1 if a solve claims a solution that it has not found, if
-a step of training is wrong without an error, or if memory grows.
+It takes up to an hour of one core. The exit code is 1 if a solve claims a solution that it has not found, if a step of
+training is wrong without an error, or if memory grows.
 """
 
 import argparse
@@ -11,10 +11,10 @@ import sys
 import time
 
 import torch
-from runs import show
-from soaking import HOSTILE, Solves, Training, hostile_solves, train
 
 import resolvent as rs
+from runs import show
+from soaking import HOSTILE, Solves, Training, hostile_solves, train
 
 # Resident memory may grow by this fraction after the first tenth of the training: the allocator does not return all.
 _GROWTH = 0.05

@@ -1,4 +1,4 @@
-"""A program for one of several processes: `python ranks.py TASK FOLDER`, with RANK and WORLD_SIZE in the environment."""
+"""A program for one of several processes: `python ranks.py TASK FOLDER`, with RANK and WORLD_SIZE set."""
 
 import os
 import sys
@@ -82,6 +82,37 @@ def equal(rank: int, world: int, folder: Path) -> None:
     torch.save(results, folder / f"rank{rank}.pt")
 
 
+def sharded(rank: int, world: int, folder: Path) -> None:
+    """Trains networks whose blocks are sharded, and tries to run blocks whose fields are."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (world,))
+    shares = data().chunk(world, dim=1)
+    results = {}
+    whole = layers()
+    del whole["learned theta"]  # torch does not shard a parameter of no dimension.
+    for name, layer in whole.items():
+        network = nn.Sequential(nn.Identity(), layer)
+        fully_shard(layer, mesh=mesh)
+        fully_shard(network, mesh=mesh)
+        found = train(network, shares[rank])
+        found["gradients"] = [[part.full_tensor() for part in step] for step in found["gradients"]]
+        found["state"] = {
+            key: value.full_tensor() if hasattr(value, "full_tensor") else value
+            for key, value in layer.state_dict().items()
+        }
+        results[name] = found
+    torch.save(results, folder / f"rank{rank}.pt")
+    for name, layer in layers().items():
+        if name in ("store", "equilibrium"):
+            fully_shard(layer.f if isinstance(layer, rs.Equilibrium) else layer.field, mesh=mesh)
+            try:
+                layer(shares[rank][0])
+            except ValueError as error:
+                (folder / f"refused {name} {rank}").write_text(str(error))
+
+
 def failing(rank: int, world: int, folder: Path, x: Tensor, **options: Any) -> None:
     """A step in which the second process fails. None of them may reach the end."""
     block = rs.ThetaBlock(rs.Autonomous(Parabola(), rowwise=True), 1.0, 1, 1.0, **options)
@@ -162,7 +193,7 @@ def lightning(rank: int, world: int, folder: Path) -> None:
 
 
 TASKS: dict[str, Callable[[int, int, Path], None]] = {
-    task.__name__: task for task in (equal, forward, backward, infinite_loss, infinite_input, mask)
+    task.__name__: task for task in (equal, sharded, forward, backward, infinite_loss, infinite_input, mask)
 }
 
 

@@ -16,7 +16,7 @@ from resolvent_lab.experiments.catalogue import experiments
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"docs/models.md", "docs/robustness.md"}
+SLOW = {"docs/deploy.md", "docs/models.md", "docs/robustness.md"}
 
 _NAME = re.compile(r"\b(rs|resolvent)((?:\.[A-Za-z_]\w*)+)")
 _CALL = re.compile(r"\b([A-Z]\w+)\(([^()]*)")

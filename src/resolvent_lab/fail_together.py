@@ -9,7 +9,7 @@ from resolvent_lab.lightning import Callback, LightningModule, Trainer
 class FailTogetherCallback(Callback):
     """Applies `rs.blocks.FailTogether` to each training step.
 
-        Trainer(devices=2, strategy="ddp", callbacks=[FailTogetherCallback()])
+    Trainer(devices=2, strategy="ddp", callbacks=[FailTogetherCallback()])
     """
 
     def __init__(self) -> None:

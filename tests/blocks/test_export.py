@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,8 +73,23 @@ def converted() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return rs.make_implicit(network, 0.5, **chosen), (torch.randn(3, 2),)
 
 
+def mixed() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Newton's method with a Jacobian by autograd, Anderson's method, and an equilibrium, one after the other."""
+
+    class Inject(nn.Module):
+        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+            return torch.tanh(0.2 * z + x)
+
+    network = nn.Sequential(
+        rs.ThetaBlock(rs.Autonomous(lambda y: -y * y.abs(), rowwise=True), 0.5, 1, 0.5),
+        rs.ThetaBlock(rs.fields.MLP(2, 4, 1), 0.5, 1, 0.3, solver=rs.Anderson()),
+        rs.Equilibrium(Inject(), solver=rs.Picard()),
+    )
+    return network, (torch.randn(3, 2),)
+
+
 def images() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    network = rs.models.implicit_resnet18(channels=1, input_shape=(1, 8, 8), stopping=rs.Stopping(rtol=1e-6))
+    network = rs.models.implicit_resnet18(channels=1, input_shape=(1, 8, 8), layers=1, solver=rs.Picard())
     return network, (torch.randn(3, 1, 8, 8),)
 
 
@@ -82,21 +98,32 @@ def learned() -> nn.Parameter:
 
 
 slow = pytest.mark.slow
+
+
+def known() -> rs.Autonomous:
+    return rs.Autonomous(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+
+
+def bounded() -> rs.fields.Bounded:
+    return rs.fields.Bounded(rs.fields.MLP(2, 4, 1, bound=1.0), -3, 0.5)
+
+
 # The network, and the steps that its solves need.
 CASES = [
-    pytest.param(theta(solver=rs.Picard()), 25, id="Picard"),
-    pytest.param(theta(lambda: rs.Autonomous(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))), 5, id="Newton, known Jacobian"),
+    pytest.param(theta(theta=0.0), 1, id="explicit"),
+    pytest.param(theta(solver=rs.Picard()), 25, id="Picard", marks=slow),
+    pytest.param(theta(known), 5, id="Newton, known Jacobian", marks=slow),
     pytest.param(theta(lambda: lambda t, y: torch.sin(t + y)), 5, id="Newton, function", marks=slow),
-    pytest.param(theta(lambda: rs.Autonomous(lambda y: -y * y.abs(), rowwise=True)), 5, id="Newton, rowwise", marks=slow),
     pytest.param(theta(solver=rs.Anderson()), 9, id="Anderson", marks=slow),
     pytest.param(theta(solver=rs.Broyden()), 9, id="Broyden", marks=slow),
     pytest.param(theta(learn_theta=True, horizon=learned, memory="checkpoint"), 5, id="learned", marks=slow),
-    pytest.param(theta(horizon=None, num_steps=None, times=lambda: torch.tensor([0.0, 0.3])), 5, id="times", marks=slow),
+    pytest.param(
+        theta(num_steps=None, horizon=None, times=lambda: torch.tensor([0.0, 0.3])), 5, id="times", marks=slow
+    ),
     pytest.param(theta(form="trapezoid", guess="explicit"), 5, id="trapezoid", marks=slow),
-    pytest.param(theta(lambda: rs.fields.Bounded(rs.fields.MLP(2, 4, 1, bound=1.0), -3, 0.5)), 5, id="bounded", marks=slow),
+    pytest.param(theta(bounded, solver=rs.Picard()), 25, id="bounded", marks=slow),
     pytest.param(theta(lambda: rs.fields.OneSided(nn.Linear(2, 4), 0.5)), 5, id="one-sided", marks=slow),
     pytest.param(theta(lambda: rs.fields.Conv(1), (3, 1, 6, 6)), 9, id="convolution", marks=slow),
-    pytest.param(theta(theta=0.0), 1, id="explicit"),
     pytest.param(rk(tableaux.RADAU5), 5, id="Radau", marks=slow),
     pytest.param(rk(tableaux.TRBDF2), 5, id="TR-BDF2", marks=slow),
     pytest.param(equilibrium, 6, id="equilibrium", marks=slow),
@@ -116,9 +143,8 @@ def test_a_program_does_what_the_model_does(build: Build, steps: int) -> None:
         assert len(residuals) == batch
         assert bool(converged.all())
         assert bool((residuals < 1e-9).all())
-    solves = [] if isinstance(model, rs.Equilibrium) else [block for block in model.modules() if isinstance(block, rs.Block)]
-    implicit = [block for block in solves if block.scheme.implicit]
-    assert residuals.shape[1] >= len(implicit)
+    explicit = isinstance(model, rs.Block) and not model.scheme.implicit
+    assert residuals.shape[1] == 0 if explicit else residuals.shape[1] >= 1
 
 
 def test_too_few_steps_are_seen() -> None:
@@ -127,7 +153,7 @@ def test_too_few_steps_are_seen() -> None:
     value, residuals, converged = program(*inputs)
     assert not bool(converged.any())
     assert bool((residuals > 1e-9).all())
-    w = inputs[0] + 2 * 0 + 0.5 * (value - inputs[0])  # The stage of theta = 1/2.
+    w = inputs[0] + 0.5 * (value - inputs[0])  # The stage of theta = 1/2.
     with torch.no_grad():
         defect = inputs[0] + 0.25 * model.field(0.0, w) - w
     assert_close(residuals[:, 0], defect.square().mean(1).sqrt())
@@ -155,33 +181,25 @@ def test_a_program_is_saved_and_loaded() -> None:
 
 
 @slow
-@pytest.mark.parametrize(
-    ("build", "steps"),
-    [
-        pytest.param(theta(lambda: lambda t, y: torch.sin(y)), 5, id="Newton"),
-        pytest.param(theta(solver=rs.Anderson), 9, id="Anderson"),
-        pytest.param(equilibrium, 6, id="equilibrium"),
-        pytest.param(images, 6, id="images"),
-    ],
-)
-def test_onnxruntime_gives_the_same(build: Build, steps: int, tmp_path: Any) -> None:
+@pytest.mark.parametrize(("build", "steps"), [(mixed, 6), (images, 20)], ids=["mixed", "images"])
+def test_onnxruntime_gives_the_same(build: Build, steps: int, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     torch.set_default_dtype(torch.float32)
     model, inputs = build()
-    if not isinstance(model, rs.models.ImplicitResNet):
-        model.options = rs.ThetaBlock(rs.fields.MLP(2, 4, 1), solver=model.options.solver).options
-    path = tmp_path / "model.onnx"
-    torch.onnx.export(rs.blocks.export(model.eval(), inputs, steps=steps), verbose=False).save(path)
-    session = runtime.InferenceSession(path)
-    names = [part.name for part in session.get_inputs()]
+    program = rs.blocks.export(model.eval(), inputs, steps=steps)
+    torch.onnx.export(program, tmp_path / "model.onnx", optimize=False, verbose=False, input_names=["x"])
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(tmp_path / "model.onnx", options)
     for batch in (1, 3, 6):
-        x = tuple(torch.randn(batch, *part.shape[1:]) for part in inputs)
-        feed = {name: part.numpy() for name, part in zip(names, x, strict=True)}
-        value, residuals, converged = (torch.from_numpy(part) for part in session.run(None, feed))
+        x = torch.randn(batch, *inputs[0].shape[1:])
+        value, residuals, converged = (torch.from_numpy(part) for part in session.run(None, {"x": x.numpy()}))
         with torch.no_grad():
-            assert_close(value, model(*x), rtol=1e-4, atol=1e-5)
+            assert_close(value, model(x), rtol=1e-4, atol=1e-4)
         assert residuals.shape == converged.shape
-        assert bool((residuals < 1e-4).all())
+        assert bool((residuals < 1e-3).all())
+        # Where a residual is at its tolerance, rounding decides: those of the program may differ.
+        assert_close(residuals, program.module()(x)[1], rtol=1e-2, atol=1e-5)
 
 
 def test_models_that_cannot_be_exported_are_refused() -> None:
@@ -193,7 +211,7 @@ def test_models_that_cannot_be_exported_are_refused() -> None:
         rs.blocks.export(model, (torch.randn(2, 2), torch.randn(3, 2)), steps=3)
     with pytest.raises(ValueError, match="must be tensors"):
         rs.blocks.export(model, (0.0,), steps=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must be an nn.Module"):
+    with pytest.raises(ValueError, match=r"must be an nn\.Module"):
         rs.blocks.export(torch.relu, inputs, steps=3)  # type: ignore[arg-type]
 
 

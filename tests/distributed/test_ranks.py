@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import data, layers, train
 from torch.testing import assert_close
 
 import resolvent as rs
+from ranks import data, layers, train
 from resolvent.errors import ResolventError
 
 PROGRAM = Path(__file__).parents[1] / "ranks.py"
@@ -82,6 +82,23 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sharded_blocks_train_like_whole_ones(tmp_path: Path) -> None:
+    """fully_shard around blocks; around the field of one it is refused."""
+    ends = run("sharded", tmp_path)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    results = torch.load(tmp_path / "rank0.pt")
+    for name, layer in layers().items():
+        if name not in results:
+            continue
+        alone = train(layer.double(), data().double())
+        close = {"rtol": 1e-6, "atol": 1e-9}
+        assert_close(results[name]["gradients"], alone["gradients"], **close)
+        assert_close(dict(results[name]["state"]), dict(alone["state"]), **close)
+    for name in ("store", "equilibrium"):
+        assert "Apply fully_shard to the block" in (tmp_path / f"refused {name} 0").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "message"),
     [
@@ -133,8 +150,9 @@ def test_a_process_that_masks_keeps_in_step(tmp_path: Path) -> None:
 def test_in_one_process_solves_raise_as_ever() -> None:
     block = rs.ThetaBlock(lambda t, y: y.square() + 1, 1.0, 1, 1.0)
     before = block.options
-    with pytest.raises(rs.ConvergenceError), rs.blocks.FailTogether(block):
+    with rs.blocks.FailTogether(block):
         assert block.options is before
+    with pytest.raises(rs.ConvergenceError), rs.blocks.FailTogether(block):
         block(torch.full((2, 2), 50.0))
 
 
@@ -150,5 +168,5 @@ def test_in_one_process_a_loss_that_is_not_finite_is_refused() -> None:
 
 
 def test_the_model_must_be_a_module() -> None:
-    with pytest.raises(ValueError, match="must be an nn.Module"):
+    with pytest.raises(ValueError, match=r"must be an nn\.Module"):
         rs.blocks.FailTogether(torch.relu)  # type: ignore[arg-type]

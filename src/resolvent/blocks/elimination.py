@@ -51,9 +51,7 @@ def _inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     return inverse, (~usable).to(torch.int32)
 
 
-def _solve_triangular(
-    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Tensor:
+def _solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     A = torch.triu(A, 1 if unitriangular else 0) if upper else torch.tril(A, -1 if unitriangular else 0)
     if unitriangular:
         A = A + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)

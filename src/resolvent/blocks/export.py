@@ -41,8 +41,8 @@ def export(
     - the residuals (batch, solves), the root mean square of w - b - tau F(w) for each sample and solve,
     - whether they converged, (batch, solves), by the tolerance of the block.
 
-    The program holds copies of the weights; normalised ones are computed once. It needs neither this library nor autograd,
-    and cannot be trained. Linear systems are solved by elimination, written out in the graph.
+    The program holds copies of the weights; normalised ones are computed once. It needs neither this library nor
+    autograd, and cannot be trained. Linear systems are solved by elimination, written out in the graph.
 
     Arguments:
         model: a block, an equilibrium layer, or a module that contains some, in evaluation mode.
@@ -127,8 +127,8 @@ def _summary(solutions: list[Solution], x: Tensor) -> tuple[Tensor, Tensor]:
 def _traced(run: Callable[..., Any], inputs: tuple[Tensor, ...]) -> torch.fx.GraphModule:
     """The operations of a run as a graph, with a symbolic batch size.
 
-    `torch.export` alone does not look into the derivatives that Newton's method takes; `make_fx` does, and it replaces the
-    operations that other runtimes do not have.
+    `torch.export` alone does not look into the derivatives that Newton's method takes; `make_fx` does, and it replaces
+    the operations that other runtimes do not have.
     """
     from torch._dispatch.python import enable_python_dispatcher
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -161,10 +161,8 @@ def _explaining() -> Iterator[None]:
         if not type(error).__module__.startswith(("torch.fx", "torch._dynamo", "torch._subclasses")):
             raise
         raise ValueError(
-            "the model decides by the data, or by the size of the batch, somewhere, and cannot be exported. In blocks the "
+            "the model decides by the data, or by the size of the batch, and cannot be exported. In blocks the "
             "cause may be the solver: rs.Picard(), rs.Anderson(), rs.Broyden() and rs.Newton() can be exported; in "
             "your own layers, code that reads a number, such as .item() or len(x) in place of x.shape[0]. rs.odeint "
             "chooses its steps by the data: take an rs.Block."
         ) from error
-
-

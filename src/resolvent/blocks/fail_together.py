@@ -26,9 +26,9 @@ class FailTogether:
                 loss.backward()
             optimizer.step()
 
-    Without it one process raises, and the others wait for its gradients until their communication times out. Here solves
-    that fail are remembered, and raised where all processes meet: in `check`, and on exit for those of the backward pass.
-    The processes exchange one number each time, and the messages if there are any. Whatever else raises before `check`,
+    Without it one process raises, and the others wait for its gradients until their communication times out. Here
+    errors of solves are kept, and raised where all processes meet: in `check`, and on exit for those of the backward
+    pass. The processes exchange one number each time, and the messages if there are any. Whatever else raises before `check`,
     such as an input that is not finite, ends all processes too. What raises in the backward pass besides the solves of
     blocks does not: leave that to the launcher, such as torchrun.
 
