@@ -16,7 +16,7 @@ import resolvent as rs
 from runs import show
 from soaking import HOSTILE, Solves, Training, hostile_solves, train
 
-# Resident memory may grow by this fraction after the first tenth of the training: the allocator does not return all.
+# Resident memory may grow by this fraction after the first tenth of the training: pages are returned only whole.
 _GROWTH = 0.05
 
 

@@ -1,9 +1,11 @@
 """Long runs: hostile solves, and a training on hostile batches. Nothing may be wrong without an error."""
 
+import ctypes
 import gc
 import os
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,7 +89,7 @@ class Training:
     Attributes:
         outcomes: counts by (kind of batch, outcome).
         wrong: descriptions of steps that ended without an error and were wrong.
-        memory: resident bytes after the first tenth, and at the end.
+        memory: resident bytes after the first tenth, and at the end; freed memory is returned to the system before.
         tensors: their number at these two times.
     """
 
@@ -232,6 +234,10 @@ def _rms(x: Tensor) -> Tensor:
 
 
 def _resident() -> int:
-    """The resident bytes of this process; 0 where they cannot be read."""
+    """The resident bytes of this process, without what the allocator keeps of freed ones; 0 where they cannot be read."""
     status = Path("/proc/self/statm")
-    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+    if not status.exists():
+        return 0
+    with suppress(OSError, AttributeError):  # Other C libraries have no such function.
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -28,9 +28,9 @@ class FailTogether:
 
     Without it one process raises, and the others wait for its gradients until their communication times out. Here
     errors of solves are kept, and raised where all processes meet: in `check`, and on exit for those of the backward
-    pass. The processes exchange one number each time, and the messages if there are any. Whatever else raises before `check`,
-    such as an input that is not finite, ends all processes too. What raises in the backward pass besides the solves of
-    blocks does not: leave that to the launcher, such as torchrun.
+    pass. The processes exchange one number each time, and the messages if there are any. Whatever else raises before
+    `check`, such as an input that is not finite, ends all processes too. What raises in the backward pass besides the
+    solves of blocks does not: leave that to the launcher, such as torchrun.
 
     Policies other than on_failure="raise" stay as they are: a process that masks samples goes on. In a single process
     `check` still refuses a loss that is not finite.
