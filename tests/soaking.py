@@ -234,7 +234,7 @@ def _rms(x: Tensor) -> Tensor:
 
 
 def _resident() -> int:
-    """The resident bytes of this process, without what the allocator keeps of freed ones; 0 where they cannot be read."""
+    """The resident bytes of this process, without freed ones that the allocator keeps; 0 where unknown."""
     status = Path("/proc/self/statm")
     if not status.exists():
         return 0
