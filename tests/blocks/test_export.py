@@ -181,13 +181,13 @@ def test_a_program_is_saved_and_loaded() -> None:
 
 
 @slow
-@pytest.mark.parametrize(("build", "steps"), [(mixed, 6), (images, 20)], ids=["mixed", "images"])
+@pytest.mark.parametrize(("build", "steps"), [(mixed, 6), (images, 10)], ids=["mixed", "images"])
 def test_onnxruntime_gives_the_same(build: Build, steps: int, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     torch.set_default_dtype(torch.float32)
     model, inputs = build()
     program = rs.blocks.export(model.eval(), inputs, steps=steps)
-    torch.onnx.export(program, tmp_path / "model.onnx", optimize=False, verbose=False, input_names=["x"])
+    torch.onnx.export(program, f=tmp_path / "model.onnx", optimize=False, verbose=False, input_names=["x"])
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(tmp_path / "model.onnx", options)

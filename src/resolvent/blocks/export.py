@@ -31,7 +31,7 @@ def export(
 
         program = rs.blocks.export(model.eval(), x, steps=8)
         output, residuals, converged = program.module()(x)
-        torch.onnx.export(program).save("model.onnx")
+        torch.onnx.export(program, f="model.onnx")
 
     A program cannot make data-dependent decisions. So each solve makes the same number of steps, layer by layer, with
     no fallback, and samples that have converged do not move. It cannot raise either: **check `converged`**. The program
