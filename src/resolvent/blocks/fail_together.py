@@ -13,6 +13,7 @@ from resolvent.blocks.equilibrium import Equilibrium
 from resolvent.equation.adjoint import ImplicitAdjoint
 from resolvent.equation.failure import Defer
 from resolvent.equation.options import SolveOptions
+from resolvent.equation.torch_func import all_true
 from resolvent.errors import ResolventError
 
 
@@ -66,7 +67,7 @@ class FailTogether:
         Call it once, between the loss and its backward pass.
         """
         error: Exception | None = self._defer.error
-        if error is None and loss is not None and not bool(loss.detach().isfinite().all()):
+        if error is None and loss is not None and not all_true(loss.detach().isfinite()):
             error = ResolventError(f"the loss is not finite: {loss.detach()}.")
         self._agree(error)
         self._checked = True
