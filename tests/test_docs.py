@@ -19,7 +19,14 @@ from resolvent_lab.experiments.catalogue import experiments
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"docs/api-examples.md", "docs/getting-started.md", "docs/models.md", "docs/robustness.md", "docs/train.md"}
+SLOW = {
+    "docs/api-examples.md",
+    "docs/deploy.md",
+    "docs/getting-started.md",
+    "docs/models.md",
+    "docs/robustness.md",
+    "docs/train.md",
+}
 
 _NAME = re.compile(r"\b(rs|resolvent)((?:\.[A-Za-z_]\w*)+)")
 _CALL = re.compile(r"(?<!optim\.)\b([A-Z]\w+)\(([^()]*)")

@@ -1,6 +1,5 @@
 """CUDA graphs: passes through a model, recorded once and replayed."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from resolvent.blocks.block import Block
-from resolvent.blocks.strategies import LayerByLayer
-from resolvent.equation.adjoint import ImplicitAdjoint
-from resolvent.equation.options import SolveOptions
+from resolvent.blocks.fixed_steps import fixed_steps
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps
 from resolvent.equation.torch_func import transforming, whole
@@ -148,32 +144,6 @@ class _Recording:
     @torch.no_grad()
     def _count(self, solution: Solution) -> None:
         self.count.add_((whole(solution.status) != Status.CONVERGED).sum())
-
-
-@contextmanager
-def fixed_steps(model: nn.Module, steps: int, observe: Callable[[Solution], None]) -> Iterator[None]:
-    """A context in which the blocks of the model make a fixed number of steps per solve, and pass their solutions to
-    `observe`."""
-    before = [(block, block.options, block.strategy) for block in model.modules() if isinstance(block, Block)]
-    try:
-        for block, options, _ in before:
-            block.options = _with_fixed_steps(options, steps, observe)
-            block.strategy = LayerByLayer()
-        yield
-    finally:
-        for block, options, strategy in before:
-            block.options, block.strategy = options, strategy
-
-
-def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solution], None]) -> SolveOptions:
-    adjoint = options.adjoint
-    if isinstance(adjoint, ImplicitAdjoint):  # Its own tolerance would be checked.
-        adjoint = dataclasses.replace(adjoint, stopping=None, on_failure=None)
-    atol = options.stopping.atol
-    if isinstance(atol, Tensor):
-        raise ValueError("a CUDA graph does not test single components: take a number as atol of rs.Stopping(...).")
-    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=atol)
-    return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
 
 
 @contextmanager
