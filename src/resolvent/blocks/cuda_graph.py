@@ -153,8 +153,10 @@ def _generator_released(device: torch.device) -> Iterator[None]:
     try:
         yield
     except Exception:
-        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        generator.graphsafe_set_state(generator.clone_state())
+        if device.type == "cuda":
+            number = torch.cuda.current_device() if device.index is None else device.index
+            generator = torch.cuda.default_generators[number]
+            generator.graphsafe_set_state(generator.clone_state())
         raise
 
 

@@ -21,9 +21,11 @@ from resolvent.equation.torch_func import any_true, transforming
 _QUICKLY = 0.4
 
 
-def may_contract(stopping: StoppingRule) -> bool:
-    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them."""
-    return not (stopping.fixed or torch.is_grad_enabled() or transforming())
+def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
+    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them. In half precision
+    the tolerance is so wide that methods which overshoot it are worth their price."""
+    half = problem.precision.itemsize < 4
+    return not (half or stopping.fixed or torch.is_grad_enabled() or transforming())
 
 
 def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Progress:

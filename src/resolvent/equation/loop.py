@@ -267,7 +267,9 @@ def _confirm(
 
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
-    attempts = tuple(attempt for attempt in plan.attempts(problem) if may_contract(stopping) or not attempt.quick)
+    attempts = plan.attempts(problem)
+    if len(attempts) > 1 and attempts[0].quick and not may_contract(problem, stopping):
+        attempts = attempts[1:]
     if attempts[0].quick:
         done, state = contract(problem, attempts[0], stopping, w), None
         _refuse_underflow(problem, stopping, done)
