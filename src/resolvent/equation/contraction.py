@@ -22,8 +22,8 @@ _QUICKLY = 0.4
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
-    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them. In half precision
-    the tolerance is so wide that methods which overshoot it are worth their price."""
+    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them. In half
+    precision the tolerance is so wide that methods which overshoot it are worth their price."""
     half = problem.precision.itemsize < 4
     return not (half or stopping.fixed or torch.is_grad_enabled() or transforming())
 
