@@ -137,7 +137,7 @@ class Robertson(FittedField):
         least = _RESOLUTION * self.field.scale
         return ((end.clamp(min=0) + least) / (segments.end + least)).log().flatten()
 
-    def integrate(self, y0: Tensor, times: Tensor, rtol: float, **options: Any) -> rs.integrate.Integration:
+    def integrate(self, y0: Tensor, times: Tensor, rtol: float, **options: Any) -> Any:
         """The learned field, integrated with a tolerance relative to the size of each species."""
         return rs.odeint(self.field, y0, times, RADAU5, rtol, 0.01 * rtol * self.field.scale, **options)
 

@@ -134,7 +134,7 @@ class VanDerPol(FittedField):
         end: Tensor = block(segments.start, horizon=segments.lengths)
         return end
 
-    def integrate(self, y0: Tensor, times: Tensor, rtol: float, **options: Any) -> rs.integrate.Integration:
+    def integrate(self, y0: Tensor, times: Tensor, rtol: float, **options: Any) -> Any:
         """The learned field as a differential equation."""
         return rs.odeint(self.field, y0, times, RADAU5, rtol, 0.1 * rtol, **options)
 
