@@ -23,14 +23,14 @@ class Config:
         seed: of weights, data and random probes.
         epochs: number of epochs.
         learning_rate: initial learning rate of Adam.
-        init: initialisation of the weights, see `rs.fields.initialise`.
+        init: initialisation of the weights, see `rs.fields.initialise`; the paper's is Xavier uniform.
     """
 
     theta: float
     seed: int
     epochs: int
     learning_rate: float
-    init: str = "xavier_unit"
+    init: str = "xavier"
 
     @property
     def name(self) -> str:
