@@ -76,9 +76,10 @@ def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
     versions = sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
     return (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
-        "runs are there. The limits are meant for training at full length, and were set before it. Where the paper "
-        "shows only a trend, limits are our own, are marked, and were chosen after seeing results. Claims show a value "
-        "for each seed, measurements the mean over the seeds ± the standard deviation.</p>"
+        "runs are there. The limits are meant for training at full length. Those marked (from a figure) only say where "
+        "curves were in a figure of the paper, with a margin of ours: a miss by little means little. Those marked (own "
+        "limit) are ours, chosen after seeing results, where the paper shows only a trend. Claims show a value for "
+        "each seed, measurements the mean over the seeds ± the standard deviation.</p>"
         f"<ul>{''.join(lines)}</ul><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
 
