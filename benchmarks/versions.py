@@ -2,8 +2,9 @@
 
 python benchmarks/versions.py OTHER/src [--rows B1,B2,B3] [--turns 5] [--device cpu]
 
-A turn is a process of its own. What is compared is the time of a step over that of the explicit network in the same
-process, so that the load of the machine cancels.
+A turn is a process of its own. Compared are the times of a step, over the turns of either version: their medians, and
+the least ones, which other load on the machine affects less. The explicit network is a control: it is the same in both
+versions, but for how the benchmark writes it.
 """
 
 import argparse
@@ -22,7 +23,7 @@ Key = tuple[str, float, str, str]
 
 
 def turn(source: Path, rows: str, device: str) -> dict[Key, float]:
-    """Ratios to the explicit network by row, theta, contender and kind of step, for the package in a folder."""
+    """Seconds of a step by row, theta, contender and kind of step, for the package in a folder."""
     module = "resolvent_lab" if (source / "resolvent_lab").exists() else "resolvent"
     with tempfile.TemporaryDirectory() as out:
         options = ["--rows", rows, "--rounds", "3", "--skip", SKIP, "--device", device, "--out", out]
@@ -35,26 +36,28 @@ def turn(source: Path, rows: str, device: str) -> dict[Key, float]:
         )
         found = json.loads((Path(out) / "results.json").read_text())
     return {
-        (record["row"] + " " + record["title"], record["theta"], name, kind): entry[kind]["ratio"][1]
+        (record["row"] + " " + record["title"], record["theta"], name, kind): min(entry[kind]["turns"])
         for record in found["rows"]
         for name, entry in record["contenders"].items()
         for kind in ("train", "infer")
-        if not name.startswith("explicit")
     }
 
 
 def table(old: list[dict[Key, float]], new: list[dict[Key, float]]) -> str:
-    lines = ["| row | theta | contender | step | other / explicit | this / explicit | this / other |", "|---" * 7 + "|"]
+    titles = "row", "theta", "contender", "step", "other, ms", "this, ms", "this / other", "least / least"
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for key in new[0]:
         row, theta, name, kind = key
         before, after = [each[key] for each in old if key in each], [each[key] for each in new if key in each]
-        ratio = f"{median(after) / median(before):.2f}" if before else ""
-        lines.append(f"| {row} | {theta:g} | {name} | {kind} | {_spread(before)} | {_spread(after)} | {ratio} |")
+        ratios = [f"{pick(after) / pick(before):.2f}" if before else "" for pick in (median, min)]
+        cells = row, f"{theta:g}", name, kind, _spread(before), _spread(after), *ratios
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _spread(values: list[float]) -> str:
-    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "none"
+def _spread(seconds: list[float]) -> str:
+    least, middle, most = (1e3 * pick(seconds) for pick in (min, median, max)) if seconds else (0.0, 0.0, 0.0)
+    return f"{middle:.2f} ({least:.2f}-{most:.2f})" if seconds else "none"
 
 
 def main() -> None:
