@@ -62,6 +62,15 @@ class Runs:
             raise FailedError("such a run failed")
 
 
+LIMITS = {"paper": "", "theory": " (theory)", "figure": " (from a figure)", "own": " (own limit)"}
+"""Where limits come from, and how tables say so.
+
+"paper": from its text or a table. "theory": from a formula. "figure": they only say where curves were in a figure of
+the paper, or in the authors' networks behind it, with a margin of ours; a miss by little means little. "own": chosen by
+us, where the paper shows only a trend or says nothing.
+"""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement of the paper, and a number that must lie between low and high for every seed.
@@ -71,7 +80,7 @@ class Claim:
         quantity: what is measured, in words.
         measure: maps the runs of a seed to the number.
         low, high: its limits.
-        own: whether the limits are ours, because the paper shows only a trend.
+        limit_from: where the limits come from, a key of `LIMITS`.
     """
 
     statement: str
@@ -79,14 +88,18 @@ class Claim:
     measure: Callable[[Runs], float]
     low: float = -math.inf
     high: float = math.inf
-    own: bool = False
+    limit_from: str = "paper"
+
+    def __post_init__(self) -> None:
+        if self.limit_from not in LIMITS:
+            raise ValueError(f"limit_from must be one of {', '.join(LIMITS)}, got {self.limit_from!r}.")
 
     @property
     def criterion(self) -> str:
-        own = " (own limit)" if self.own else ""
+        source = LIMITS[self.limit_from]
         if self.low == -math.inf:
-            return f"≤ {self.high:g}{own}"
-        return (f"≥ {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}") + own
+            return f"≤ {self.high:g}{source}"
+        return (f"≥ {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}") + source
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,12 @@ class Config(RunConfig):
     Attributes:
         theta: of the layers.
         learning_rate: initial learning rate of Adam.
-        init: initialisation of the weights, see `rs.fields.initialise`.
+        init: initialisation of the weights, see `rs.fields.initialise`; the paper's is Xavier uniform.
     """
 
     theta: float
     learning_rate: float
-    init: str = "xavier_unit"
+    init: str = "xavier"
 
     @property
     def name(self) -> str:

@@ -86,9 +86,10 @@ def _summary(parts: Sequence[Part], main: Part | None, runs: Sequence[Run]) -> s
         opening = (f'<p class="lead">{headline}</p>' if headline else "") + picture(main.main, main.experiment.captions)
     how = (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
-        "runs are there. The limits are meant for training at full length, and were set before it. After a shortened "
-        "training a claim that misses its limits is not judged. Where the paper shows only a trend, limits are our "
-        "own, are marked, and were chosen after seeing results. Claims show a value for each seed, measurements the "
+        "runs are there. The limits are meant for training at full length. After a shortened training a claim that "
+        "misses its limits is not judged. Limits marked (from a figure) only say where curves were in a figure of the "
+        "paper, with a margin of ours: a miss by little means little. Those marked (own limit) are ours, chosen after "
+        "seeing results, where the paper shows only a trend. Claims show a value for each seed, measurements the "
         f"mean over the seeds ± the standard deviation.</p><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
     cards = "".join(_card(part) for part in parts)

@@ -128,7 +128,7 @@ def _record(experiment: str, outcome: ClaimResult) -> dict[str, Any]:
         "values": outcome.values,
         "low": claim.low,
         "high": claim.high,
-        "own_limits": claim.own,
+        "limit_from": claim.limit_from,
         "failed_seeds": outcome.failed,
         "verdict": outcome.verdict,
     }

@@ -71,8 +71,16 @@ def test_a_shortened_run_does_not_count_against_a_claim(value, verdict):
     assert outcome.verdict == verdict
 
 
-def test_own_limits_say_so():
-    assert Claim("", "", lambda runs: 0.0, high=2.0, own=True).criterion == "≤ 2 (own limit)"
+def test_limits_say_where_they_come_from():
+    def criterion(**settings):
+        return Claim("", "", lambda runs: 0.0, high=2.0, **settings).criterion
+
+    assert criterion() == criterion(limit_from="paper") == "≤ 2"
+    assert criterion(limit_from="theory") == "≤ 2 (theory)"
+    assert criterion(limit_from="figure") == "≤ 2 (from a figure)"
+    assert criterion(limit_from="own") == "≤ 2 (own limit)"
+    with pytest.raises(ValueError, match="limit_from must be one of paper, theory, figure, own, got 'picture'"):
+        criterion(limit_from="picture")
 
 
 @pytest.mark.parametrize(

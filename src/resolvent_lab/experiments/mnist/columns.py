@@ -15,7 +15,7 @@ QUICK_THETAS = (0.0, 1.0)
 
 Settings = Mapping[str, Any]
 
-_PLAIN: Settings = {"alpha_div": 0.0, "init": "xavier", "schedule": "onecycle"}
+_PLAIN: Settings = {"alpha_div": 0.0, "schedule": "onecycle"}
 _FREE: Settings = {"normalization": "free", **_PLAIN}
 
 COLUMNS: dict[str, Settings] = {
@@ -110,8 +110,6 @@ _GROUPS = {"tuned": TUNED, "smooth": SMOOTH}
 
 _QUICK: Settings = {
     "epochs": 6,
-    # Learns faster. The full version starts the paper's columns from `xavier_unit`, as the authors do.
-    "init": "xavier",
     "schedule": "onecycle",
     "limit": 200,
     "draws": 1,

@@ -76,7 +76,7 @@ class MnistConfig(Config):
     step_size: float = 1.0
     learn_theta: bool = False
     form: str = "midpoint"
-    init: str = "xavier_unit"
+    init: str = "xavier"
     stem_gain: float = 1.0
     solver: str = "auto"
     rtol: float = 1e-3

@@ -17,7 +17,8 @@ _DESCRIPTION = (
     "Iterations are counted in the trained networks: L-BFGS with the authors' tolerance, |r|² ≤ 1e-6, and Newton's "
     "method, the library's default for two unknowns, with its own tolerance, |r| ≤ 1e-6 of the scale. The spectrum of "
     "this field is not bounded. Where it reaches 1 / (theta h), a layer folds the plane; restarts is the number of "
-    "epochs in which the solver fell back to pseudo-transient continuation, which gets past a fold."
+    "epochs with a fallback: from all layers at once to layers one by one, and from there to pseudo-transient "
+    "continuation, which gets past a fold."
 )
 
 _CAPTIONS = {

@@ -16,6 +16,7 @@ from resolvent_lab.experiments.network import Batches, Config, Metrics, Network,
 
 THETAS = ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAYERS = 5
+SCHEDULES = ("plateau", "constant")
 BAND = 0.2
 """Half the width of the band around the line of starting points. Its image shows how much the field contracts."""
 
@@ -25,13 +26,26 @@ _PAPER_STOPPING = rs.Stopping(rtol=0.0, atol=(1e-6 / 2) ** 0.5, max_steps=200)
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionConfig(Config):
-    """alpha_div and alpha_jac are the weights of divergence and Jacobian; power is the exponent of t/T."""
+    """Settings of the penalty and the training.
+
+    Attributes:
+        alpha_div, alpha_jac: weights of divergence and Jacobian.
+        power: exponent of t/T.
+        exact: whether divergence and Jacobian are computed; by default one Gaussian probe estimates them.
+        schedule: of the learning rate: "plateau" reduces it when the error stops falling, "constant" keeps it.
+    """
 
     alpha_div: float
     alpha_jac: float = 0.1
     power: float = 2.0
+    exact: bool = False
     epochs: int = 3000
     learning_rate: float = 1e-3
+    schedule: str = "plateau"
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}.")
 
     @property
     def name(self) -> str:
@@ -69,7 +83,9 @@ class Regression(Network):
         # The spectrum of this field is not bounded. Eigenvalues may reach 1 / (theta h), where a layer folds the plane.
         self.block = _block(field, config.theta)
         # Weights of 1: the terms are recorded without their weights.
-        self.penalty = rs.regularizers.TrajectoryPenalty(divergence=1.0, jacobian=1.0, power=config.power)
+        self.penalty = rs.regularizers.TrajectoryPenalty(
+            divergence=1.0, jacobian=1.0, power=config.power, exact=config.exact
+        )
 
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
         x, target = batch
@@ -85,7 +101,9 @@ class Regression(Network):
             "total": loss + self.config.alpha_div * penalty.divergence + self.config.alpha_jac * penalty.jacobian,
         }
 
-    def plateau(self) -> Mapping[str, Any]:
+    def plateau(self) -> Mapping[str, Any] | None:
+        if self.config.schedule == "constant":
+            return None
         return {"factor": 0.7, "patience": 50, "cooldown": 50, "threshold": 1e-4, "min_lr": 1e-6}
 
     def measure(self, batches: Any) -> Metrics:

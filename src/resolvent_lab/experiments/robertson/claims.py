@@ -16,20 +16,20 @@ CLAIMS = (
         "largest error on held-out initial states, relative to the largest value of the species there",
         lambda runs: runs("worst_error"),
         high=0.01,
-        own=True,
+        limit_from="own",
     ),
     Claim(
         "An explicit method is no substitute: it calls the learned field far more often,",
         "calls of dopri5 over those of odeint, to the same time",
         lambda runs: _dopri5(runs, "evaluations"),
         low=10.0,
-        own=True,
+        limit_from="own",
     ),
     Claim(
         "and takes longer, even to this early time.",
         "seconds of dopri5 over those of odeint, to the same time",
         lambda runs: _dopri5(runs, "seconds"),
         low=3.0,
-        own=True,
+        limit_from="own",
     ),
 )

@@ -17,7 +17,8 @@ _DESCRIPTION = (
     "of neighbouring layers. Training uses Adam, with one time cell per step. An exact fit needs the slope "
     "(E - 1) / (h (1 + theta (E - 1))), E = exp(-2), which is -8.65, -15.23 and -63.9 for theta = 0, 0.5 and 1. Only "
     "the second is within the limits; the table compares slopes with the nearest one allowed. Continuous "
-    "trajectories integrate the learned field by RK4 with steps of 0.0005."
+    "trajectories integrate the learned field by RK4 with steps of 0.0005. Restarts is the number of training steps in "
+    "which the layers were not solved all at once, but one by one."
 )
 
 _CAPTIONS = {

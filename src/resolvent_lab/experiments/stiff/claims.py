@@ -14,6 +14,7 @@ def _error(theta: float, metric: str, statement: str, low: float, high: float) -
         lambda runs: runs(metric, theta=theta, points=10),
         low,
         high,
+        "figure",
     )
 
 
@@ -73,30 +74,35 @@ CLAIMS = (
         "largest factor R of a layer, theta = 0; all are negative",
         lambda runs: max(runs.all("growth_high", lambda c: c.theta == 0)),
         high=0.0,
+        limit_from="theory",
     ),
     Claim(
         "its trajectory turns back and forth,",
         "turning points of the trajectory from z(0) = 0, theta = 0, 10 points",
         lambda runs: runs("turning_points", theta=0.0, points=10),
         low=6.0,
+        limit_from="figure",
     ),
     Claim(
         "those of implicit networks do not.",
         "turning points, the larger of theta = 0.5 and 1, 10 points",
         lambda runs: max(runs("turning_points", theta=theta, points=10) for theta in (0.5, 1.0)),
         high=5.0,
+        limit_from="figure",
     ),
     Claim(
         "The slopes of F^{-25,-15} keep within its limits:",
         "smallest slope of all layers and runs",
         lambda runs: min(runs.all("slope_low", lambda c: True)),
         low=LOW * (1 + 1e-4),
+        limit_from="theory",
     ),
     Claim(
         "on both sides.",
         "largest slope of all layers and runs",
         lambda runs: max(runs.all("slope_high", lambda c: True)),
         high=HIGH * (1 - 1e-4),
+        limit_from="theory",
     ),
     *(
         Claim(
@@ -105,7 +111,7 @@ CLAIMS = (
             "how far the mean slope has gone there from the middle, -20, 10 points",
             lambda runs, theta=theta: _approach(runs, theta),  # type: ignore[misc]
             low=0.0,
-            own=True,
+            limit_from="own",
         )
         for theta in THETAS
     ),

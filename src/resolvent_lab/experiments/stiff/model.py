@@ -147,10 +147,10 @@ class Stiff(Network):
 
     @torch.no_grad()
     def _evaluations(self, batches: Any) -> float:
-        """Mean evaluations of the field per layer."""
+        """Mean evaluations of each layer's field. Layers that are solved together are evaluated together."""
         starts, states = batches[0]
         solutions = self.block.trajectory(states[0, :, None], starts).solutions
-        return sum(solution.evaluations for solution in solutions) / LAYERS if solutions else 1.0
+        return sum(solution.evaluations for solution in solutions) / len(solutions) if solutions else 1.0
 
 
 def rms_error(t: Tensor, z: Tensor, since: float = 0.0, until: float = HORIZON) -> float:

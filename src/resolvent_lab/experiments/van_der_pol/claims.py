@@ -15,14 +15,14 @@ CLAIMS = (
         "error of the period, relative",
         lambda runs: _in_stages(runs, "period_error"),
         high=0.01,
-        own=True,
+        limit_from="own",
     ),
     Claim(
         "also from held-out initial states,",
         "median error of held-out states",
         lambda runs: _in_stages(runs, "median_error"),
         high=0.01,
-        own=True,
+        limit_from="own",
     ),
     Claim(
         "and it learns how stiff the oscillator is.",
@@ -30,7 +30,7 @@ CLAIMS = (
         lambda runs: _in_stages(runs, "stiffness"),
         0.8,
         1.25,
-        own=True,
+        limit_from="own",
     ),
     *(
         Claim(
@@ -40,7 +40,7 @@ CLAIMS = (
                 _in_stages(runs, "median_error", method) / _in_stages(runs, "median_error")
             ),
             low=5.0,
-            own=True,
+            limit_from="own",
         )
         for method in ONE_STEP
     ),
@@ -49,6 +49,6 @@ CLAIMS = (
         "median error of held-out states over that with short segments first",
         lambda runs: runs("median_error", method=ADAPTIVE, stages=0) / _in_stages(runs, "median_error"),
         low=5.0,
-        own=True,
+        limit_from="own",
     ),
 )
