@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Byte code is made when it is needed: to make all of it takes longer than the installation.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: test test-slow test-all test-portable lint format docs bench demo clean
+.PHONY: test test-slow test-all test-portable lint format docs bench soak demo clean
 
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
@@ -28,7 +28,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	# Its program is fetched from npm, which is not everywhere within reach.
+	if $(BIN)/pyright --version > /dev/null 2>&1; then $(BIN)/pyright --pythonpath $(BIN)/python; else echo "no pyright"; fi
 	$(BIN)/lint-imports
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src examples tests benchmarks
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -51,6 +54,10 @@ build/peers:
 build/jax:
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check diffrax==0.7.2 optimistix==0.1.0
+
+# A million hostile solves and ten thousand steps of training on hostile batches: about an hour.
+soak: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python benchmarks/soak.py --write
 
 demo: $(VENV)/.experiments
 	$(BIN)/python -m resolvent_lab reproduce all --quick --out build/demo

@@ -25,7 +25,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 import resolvent as rs
-from integrate.stiff_problems import PROBLEMS, Problem
+from integrate.stiff_problems import PROBLEMS, Problem, heat
 from resolvent.plotting import COLORS, PAGE, paper_style
 from resolvent.schemes import tableaux
 
@@ -34,6 +34,7 @@ PAGE_FILE, FIGURE = DOCUMENTATION / "odeint.md", DOCUMENTATION / "figures" / "wo
 DIFFRAX = Path(__file__).parent / "odeint_diffrax.py"
 JAX = Path(os.environ.get("RESOLVENT_JAX", "build/jax/bin/python"))
 NAMES = ["Robertson", "HIRES", "POLLU", "van der Pol, eps = 1e-6"]
+CELLS = 1000
 TOLERANCES = (1e-4, 1e-6, 1e-8)
 BATCH = 256
 
@@ -71,9 +72,20 @@ def error(problem: Problem, state: Tensor) -> float:
     return float(((state - exact).abs() / exact.abs().clamp(min=1e3 * problem.atol)).max())
 
 
+def diffusion() -> Problem:
+    """u_t = u_xx + source on 1,000 cells, whose exact solution on the grid is exp(-t) sin(pi x)."""
+    start = torch.sin(torch.pi * torch.arange(1, CELLS + 1) / (CELLS + 1))
+    field = heat(CELLS)
+    field.rowwise = True  # type: ignore[attr-defined]
+    end = start * torch.exp(torch.tensor(-1.0))
+    return Problem(field, tuple(start.tolist()), 1.0, 1e-9, tuple(end.tolist()))
+
+
 def ours(problem: Problem, rtol: float, scheme: object) -> Point:
+    y0 = torch.tensor([problem.y0])
+
     def call() -> rs.integrate.Integration:
-        return rs.odeint(problem.field, torch.tensor([problem.y0]), [0.0, problem.end], scheme, rtol, 1e-3 * rtol)
+        return rs.odeint(problem.field, y0, [0.0, problem.end], scheme, rtol, 1e-3 * rtol, matrix=True)
 
     result, seconds = timed(call)
     return Point(error(problem, result.states[-1, 0]), result.evaluations, seconds)
@@ -93,8 +105,8 @@ def scipys(problem: Problem, rtol: float, method: str) -> Point:
 def work_and_precision() -> dict[str, dict[float, dict[str, Point]]]:
     """By problem, tolerance and method."""
     found: dict[str, dict[float, dict[str, Point]]] = {}
-    for name in NAMES:
-        problem = PROBLEMS[name]
+    problems = {name: PROBLEMS[name] for name in NAMES} | {f"diffusion, {CELLS:,} unknowns": diffusion()}
+    for name, problem in problems.items():
         found[name] = {
             rtol: {
                 **{label: ours(problem, rtol, scheme) for label, scheme in OURS.items()},

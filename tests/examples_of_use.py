@@ -222,6 +222,18 @@ def frozen(x: Tensor, field: rs.fields.MLP) -> Tensor:
         return fixed(0.0, x)
 
 
+def exported(x: Tensor, block: rs.ThetaBlock) -> Any:
+    block.num_steps = 1  # A small program is made quickly.
+    return rs.blocks.export(block, x, steps=2).module()(x)[0]
+
+
+def failing_together(x: Tensor, block: rs.ThetaBlock) -> Tensor:
+    with rs.blocks.FailTogether(block) as ranks:
+        y = block(x)
+        ranks.check(y.sum())
+    return y
+
+
 def monitored(x: Tensor, block: rs.ThetaBlock) -> Any:
     with rs.blocks.Monitor(block) as monitor:
         y = block(x)
@@ -289,6 +301,8 @@ EXAMPLES: dict[str, Example] = {
     "ThetaBlock: learned": Example(lambda: passes(block(learn_theta=True))),
     "ThetaBlock: states of several tensors": given(lambda: passes(block(swirl)), lambda x, call: call(halves(x))),
     "check_field": given(mlp, lambda x, field: rs.check_field(field, x)),
+    "blocks.FailTogether": given(lambda: rs.ThetaBlock(mlp()), failing_together),
+    "blocks.export": given(lambda: block(solver=rs.Picard()).eval(), exported),
     "blocks.cuda_graph": given(
         block, lambda x, model: (rs.blocks.cuda_graph(model, x, steps=8) if x.is_cuda else model)(x)
     ),

@@ -1,13 +1,16 @@
-"""The documentation: every name it mentions exists, and every example runs."""
+"""The documentation: every name it mentions exists, every example runs, and every link leads somewhere."""
 
+import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import resolvent as rs
 from resolvent import extending
@@ -15,11 +18,18 @@ from resolvent_lab.experiments.catalogue import experiments
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"docs/models.md", "docs/robustness.md"}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {
+    "docs/api-examples.md",
+    "docs/deploy.md",
+    "docs/getting-started.md",
+    "docs/models.md",
+    "docs/robustness.md",
+    "docs/train.md",
+}
 
 _NAME = re.compile(r"\b(rs|resolvent)((?:\.[A-Za-z_]\w*)+)")
-_CALL = re.compile(r"\b([A-Z]\w+)\(([^()]*)")
+_CALL = re.compile(r"(?<!optim\.)\b([A-Z]\w+)\(([^()]*)")
 _KEYWORD = re.compile(r"\b([A-Za-z_]\w*)=(?!=)")
 # The info string after the language: an example that needs a device, or hours, says no-run.
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -140,3 +150,77 @@ def test_the_examples_of_a_page_run_in_their_order(path: Path, tmp_path: Path, m
 def test_few_examples_are_not_run() -> None:
     skipped = [name_of(path) for path in PAGES for match in _BLOCK.finditer(path.read_text()) if "no-run" in match[1]]
     assert skipped == ["docs/from-torchdeq.md", "docs/pytorch.md"]
+
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    """Anchors are checked when the documentation is built, and addresses elsewhere for their form."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    wrong = []
+    for target in _LINK.findall(text):
+        if target.startswith("http"):
+            wrong += [] if re.fullmatch(r"https://[a-z0-9.-]+\.[a-z]+/\S*", target) else [target]
+        elif not target.startswith("#") and not (path.parent / target.split("#")[0]).exists():
+            wrong.append(target)
+    assert not wrong
+
+
+_INDENTED = re.compile(r"(?:^    .*\n?)+", re.MULTILINE)
+
+
+def docstring_examples() -> Iterator[tuple[str, str]]:
+    """Indented code in docstrings that uses the library, with the names of what it documents."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                for block in _INDENTED.findall(ast.get_docstring(node) or ""):
+                    source = textwrap.dedent(block)
+                    if re.search(r"\brs\.\w+[\w.]*\(", source) and _is_code(source):
+                        yield f"{path.stem}.{getattr(node, 'name', 'module')}", source
+
+
+def _is_code(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return not re.match(r"[a-z_, ]+: ", source)  # an entry of a list of arguments
+
+
+EXAMPLES = dict(docstring_examples())
+
+
+def test_the_examples_of_docstrings_are_found() -> None:
+    assert {"sensitivity.Sensitivity", "monitor.Monitor", "equilibrium.Equilibrium"} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_docstring_runs(name: str) -> None:
+    """With the names that a reader would have: a model, its inputs and labels, a field."""
+    if name.startswith("cuda_graph") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    linear = nn.Linear(3, 3)
+    nn.init.uniform_(linear.weight, -0.1, 0.1)
+    field = rs.fields.MLP(3, 8, 1)
+    x = torch.randn(4, 3)
+    session: dict[str, object] = {
+        "torch": torch,
+        "nn": nn,
+        "rs": rs,
+        "linear": linear,
+        "field": field,
+        "f": lambda z, x: torch.tanh(linear(z) + x),
+        "layer": rs.Equilibrium(lambda z, x: torch.tanh(linear(z) + x)),
+        "model": nn.Sequential(rs.ThetaBlock(field), nn.Linear(3, 2)),
+        "x": x,
+        "y": torch.randn(4, 2),
+        "images": x,
+        "labels": torch.tensor([0, 1, 1, 0]),
+        "loss": nn.functional.mse_loss,
+        "criterion": torch.Tensor.sum,
+        "cross_entropy": nn.functional.cross_entropy,
+    }
+    exec(compile(EXAMPLES[name], name, "exec"), session)

@@ -16,6 +16,7 @@ class Verdict:
     """What is false in a solution.
 
     Attributes:
+        status: (batch,), the codes.
         converged: (batch,), which samples claim to have converged.
         residual: of the returned values, in float64.
         tolerance: the documented one, for these values.
@@ -27,6 +28,7 @@ class Verdict:
     def __init__(self, samples: Samples, solution: rs.Solution) -> None:
         exact, value = samples.to(DOUBLE), solution.value.detach().to(DOUBLE)
         self.b, self.value, self.steps = exact.b, value, solution.steps
+        self.status = solution.status
         self.converged = solution.status == rs.Status.CONVERGED
         self.residual, self.reported = rms(exact.defect(value)), solution.residual.to(DOUBLE)
         self.tolerance = tolerance(samples, torch.maximum(rms(exact.b), rms(value)))

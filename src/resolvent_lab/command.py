@@ -22,8 +22,9 @@ def _no_arguments(parser: "ArgumentParser") -> None:
 class Command:
     """A command, or a group of commands. The list in `cli.py` gets one entry for each.
 
-    A module with commands must not import torch or matplotlib at its top: `--help` imports all of them. `run` imports
-    what it needs. The options `--config` and `--print_config` are added to every command.
+    A module with commands must not import torch or matplotlib at its top: `--help` imports all of them. `arguments` is
+    called only for the command that is given, and `run` imports what it needs. The options `--config` and
+    `--print_config` are added to every command.
 
     Attributes:
         name: on the command line.
@@ -32,6 +33,8 @@ class Command:
         run: called with the arguments as keywords. It raises ValueError for wrong input and CommandError for other
             failures.
         commands: the commands of a group, which has no `run`.
+        config_first: whether the configuration file may be given first, without `--config`.
+        extra: the optional dependencies that it needs, as in pip install "resolvent[extra]".
     """
 
     name: str
@@ -39,6 +42,8 @@ class Command:
     arguments: Callable[["ArgumentParser"], None] = _no_arguments
     run: Callable[..., None] | None = None
     commands: "tuple[Command, ...]" = ()
+    config_first: bool = False
+    extra: str = "experiments"
 
 
 class CommandError(RuntimeError):

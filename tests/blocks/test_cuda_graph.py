@@ -328,3 +328,5 @@ class TestOnCuda:
         with pytest.raises(ValueError, match="a learned theta"):
             rs.blocks.cuda_graph(model, x, steps=3)
         assert model(x).isfinite().all()
+        # Random numbers can still be drawn.
+        assert torch.randn(3, device="cuda").isfinite().all()

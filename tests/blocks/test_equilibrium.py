@@ -162,6 +162,24 @@ def test_warm_starts_save_steps_and_change_no_result() -> None:
     torch.testing.assert_close(again.value, fresh.value, rtol=1e-8, atol=1e-8)
 
 
+def test_warm_starts_can_be_saved() -> None:
+    cell, x = Cell(0.95), torch.randn(4, FEATURES)
+    warm, other = make(cell, warm=9), make(cell, warm=9)
+    assert warm.warm is not None
+    assert other.warm is not None
+    assert warm.warm.state_dict() == {}
+    warm(x, samples=torch.tensor([0, 2, 4, 6]))
+    other.warm.load_state_dict(warm.warm.state_dict())
+    for layer in (warm, other):
+        steps = layer.solution(x, samples=torch.tensor([0, 1, 4, 5])).steps
+        assert (steps > 0).tolist() == [False, True, False, True]
+    other.warm.load_state_dict({})
+    assert int(other.solution(x, samples=torch.tensor([0, 2, 4, 6])).steps.min()) > 0
+    smaller = make(cell, warm=8)
+    with pytest.raises(ValueError, match=r"a table of \(9, .* for 8 samples"):
+        smaller.warm.load_state_dict(warm.warm.state_dict())  # type: ignore[union-attr]
+
+
 def test_new_samples_start_from_the_guess() -> None:
     warm, x = make(warm=9), torch.randn(4, FEATURES)
     warm(x, samples=torch.tensor([0, 2, 4, 6]))

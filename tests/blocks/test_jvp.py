@@ -132,6 +132,39 @@ def test_a_network_is_followed_module_by_module(form: str) -> None:
         torch.testing.assert_close(own.grad, theirs.grad, rtol=1e-7, atol=1e-8)
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+@pytest.mark.parametrize("kind", ["block", "branch"])
+def test_converted_networks_have_exact_gradients_of_tangents_with_the_default_adjoint(kind: str) -> None:
+    torch.manual_seed(shifted(0))
+    chosen = Residual if kind == "block" else nn.Sequential
+    model = nn.Sequential(nn.Linear(3, 3), Residual())
+    x, v = torch.randn(4, 3), torch.randn(4, 3)
+
+    def gradients(adjoint: Any, tangents: Any) -> list[Tensor]:
+        converted = rs.make_implicit(
+            model,
+            predicate=lambda name, module: name != "" and isinstance(module, chosen),
+            kind=kind,
+            adjoint=adjoint,
+            stopping=rs.Stopping(rtol=1e-12),
+        )
+        outputs = tangents(converted[1] if kind == "block" else converted[1].branch, x)
+        return list(torch.autograd.grad(outputs.square().sum(), list(converted[1].parameters())))
+
+    exact = gradients(rs.ImplicitAdjoint(order=2), lambda module, x: torch.func.jvp(module, (x,), (v,))[1])
+    found = gradients(rs.ImplicitAdjoint(), lambda module, x: rs.jvp(module, x, v).tangents)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
 def test_what_cannot_be_differentiated_again_says_so() -> None:
     result = rs.jvp(block(0.5, form="trapezoid"), state(0), state(1))
     with pytest.raises(rs.errors.DerivativeOrderError):

@@ -166,7 +166,8 @@ def test_a_proved_field_gives_what_one_that_is_not_declared_does(name: str, mode
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(shifted(2)), dtype=torch.float64)
     found = []
     for rowwise in (None, False):
-        block = rs.ThetaBlock(rs.Autonomous(module, rowwise=rowwise), 0.5, 4, 0.8, mode=mode).eval()
+        field, stopping = rs.Autonomous(module, rowwise=rowwise), rs.Stopping(rtol=1e-12, atol=1e-12)
+        block = rs.ThetaBlock(field, 0.5, 4, 0.8, stopping=stopping, mode=mode).eval()
         leaf = x.clone().requires_grad_()
         y = block(leaf)
         found.append((y, *torch.autograd.grad(y.square().sum(), (leaf, *module.parameters()), allow_unused=True)))

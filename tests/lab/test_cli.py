@@ -101,7 +101,7 @@ def test_wrong_input_is_one_line_and_ends_with_2(
         (["reproduce"], "experiment"),
         (["figures"], "{stability,phase}"),
         (["unknown"], "'unknown'"),
-        ([], "{bench,reproduce,stability,figures}"),
+        ([], "{train,evaluate,predict,diagnose,reproduce"),
         (["stability", "--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
@@ -254,6 +254,7 @@ def python(*arguments: str) -> str:
         (["bench"], "--help"),
         (["stability"], "--help"),
         (["figures", "phase"], "--help"),
+        (["evaluate"], "--help"),
         (["reproduce"], "--print_config"),
     ],
 )

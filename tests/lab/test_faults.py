@@ -84,7 +84,7 @@ def begin(process: subprocess.Popen[str], jobs: int, moment: str) -> None:
     if jobs > 1:
         until(lambda: len(workers(process.pid)) == jobs)
     if moment == "finished":
-        assert process.stdout.readline().startswith("finished regression theta0-")
+        assert process.stdout.readline().startswith("1 of 27 runs finished, ")
 
 
 def complete(out: Path) -> bool:

@@ -51,6 +51,27 @@ def test_the_bound_holds_before_first_use(norm, case):
     assert norm(layer, shape) == pytest.approx(0.7, rel=1e-6)
 
 
+def test_a_training_goes_on_exactly():
+    def step(layer):
+        with torch.no_grad():
+            original(layer).add_(torch.linspace(-1, 1, 30).reshape(5, 6))
+        return layer.weight
+
+    layer = spectral_norm(nn.Linear(6, 5))
+    step(layer)
+    step(layer)
+    exact, plain = spectral_norm(nn.Linear(6, 5)), spectral_norm(nn.Linear(6, 5))
+    for other in (exact, plain):
+        other.load_state_dict(layer.state_dict())
+    exact.parametrizations.weight[0].load_training_state(layer.parametrizations.weight[0].training_state())
+    expected = step(layer)
+    assert torch.equal(step(exact), expected)
+    assert torch.equal(vector(exact), vector(layer))
+    assert not torch.equal(step(plain), expected), "the norm is computed in full"
+    exact.parametrizations.weight[0].load_training_state({})
+    assert exact.parametrizations.weight[0].training_state() == {}
+
+
 @every_layer
 def test_a_small_weight_is_left_alone_unless_asked(norm, case):
     layer, shape = build(case, scale=1e-2)

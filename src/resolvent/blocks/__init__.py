@@ -5,6 +5,8 @@ from resolvent.blocks.check_field import check_field as check_field
 from resolvent.blocks.cuda_graph import CudaGraph as CudaGraph
 from resolvent.blocks.cuda_graph import cuda_graph as cuda_graph
 from resolvent.blocks.equilibrium import Equilibrium as Equilibrium
+from resolvent.blocks.export import export as export
+from resolvent.blocks.fail_together import FailTogether as FailTogether
 from resolvent.blocks.implicit import make_implicit as make_implicit
 from resolvent.blocks.jvp import JvpResult as JvpResult
 from resolvent.blocks.jvp import jvp as jvp

@@ -1,6 +1,5 @@
 """CUDA graphs: passes through a model, recorded once and replayed."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from resolvent.blocks.block import Block
-from resolvent.blocks.strategies import LayerByLayer
-from resolvent.equation.adjoint import ImplicitAdjoint
-from resolvent.equation.options import SolveOptions
+from resolvent.blocks.fixed_steps import fixed_steps
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.stopping import FixedSteps
 from resolvent.equation.torch_func import transforming, whole
@@ -128,7 +124,7 @@ class _Recording:
             self.count = torch.zeros((), dtype=torch.int64, device=device)
             examples = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
             # The weights are arguments, so that they get gradients.
-            with _explaining_waits():
+            with _explaining_waits(), _generator_released(device):
                 self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
                     self._run, (*examples, *self.weights), allow_unused_input=True
                 )
@@ -151,29 +147,17 @@ class _Recording:
 
 
 @contextmanager
-def fixed_steps(model: nn.Module, steps: int, observe: Callable[[Solution], None]) -> Iterator[None]:
-    """A context in which the blocks of the model make a fixed number of steps per solve, and pass their solutions to
-    `observe`."""
-    before = [(block, block.options, block.strategy) for block in model.modules() if isinstance(block, Block)]
+def _generator_released(device: torch.device) -> Iterator[None]:
+    """After a recording that failed, the generator of random numbers still waits for its end, and refuses every
+    further number. A copy of its state does not."""
     try:
-        for block, options, _ in before:
-            block.options = _with_fixed_steps(options, steps, observe)
-            block.strategy = LayerByLayer()
         yield
-    finally:
-        for block, options, strategy in before:
-            block.options, block.strategy = options, strategy
-
-
-def _with_fixed_steps(options: SolveOptions, steps: int, observe: Callable[[Solution], None]) -> SolveOptions:
-    adjoint = options.adjoint
-    if isinstance(adjoint, ImplicitAdjoint):  # Its own tolerance would be checked.
-        adjoint = dataclasses.replace(adjoint, stopping=None, on_failure=None)
-    atol = options.stopping.atol
-    if isinstance(atol, Tensor):
-        raise ValueError("a CUDA graph does not test single components: take a number as atol of rs.Stopping(...).")
-    stopping = FixedSteps(steps, rtol=options.stopping.rtol, atol=atol)
-    return dataclasses.replace(options, stopping=stopping, adjoint=adjoint, on_failure="ignore", observe=observe)
+    except Exception:
+        if device.type == "cuda":
+            number = torch.cuda.current_device() if device.index is None else device.index
+            generator = torch.cuda.default_generators[number]
+            generator.graphsafe_set_state(generator.clone_state())
+        raise
 
 
 @contextmanager

@@ -140,10 +140,13 @@ class ImplicitResidual(nn.Module):
                 f"{self._name or 'the network'} is called with arguments beyond the state, such as masks, and an "
                 "implicit layer is a function of the state alone: make a module implicit that holds them."
             )
-        # Checked at each call: modules of the network may change their mode at any time.
-        refuse_changing_modules(self, _INNER, self._name)
-        y: Tensor = self.block(x)
+        y: Tensor = self.checked_block()(x)
         return y - x if self.branch else y
+
+    def checked_block(self) -> ThetaBlock:
+        """The implicit layers. Checked at each call: modules of the network may change their mode at any time."""
+        refuse_changing_modules(self, _INNER, self._name)
+        return self.block
 
 
 def _shorten(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

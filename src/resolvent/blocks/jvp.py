@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from resolvent.blocks.block import Block
+from resolvent.blocks.implicit import ImplicitResidual
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import outside_inference
 from resolvent.equation.function import as_vector_field
@@ -45,6 +46,7 @@ def jvp(model: Callable[[Any], Any], x: Structured, v: Structured) -> JvpResult:
 
     a step of the same scheme through the linear field F'(w). It is solved like the step itself and differentiated
     implicitly, which needs only first derivatives of the solves: the default `ImplicitAdjoint()` gives exact gradients.
+    The same holds for the layers of `make_implicit`.
     Everything else goes through `torch.func.jvp`, where a solve needs `ImplicitAdjoint(order=2)` for gradients of the
     tangents.
 
@@ -64,6 +66,9 @@ def jvp(model: Callable[[Any], Any], x: Structured, v: Structured) -> JvpResult:
             outputs, tangents, trajectories, solves = jvp(module, result.outputs, result.tangents)
             result = JvpResult(outputs, tangents, result.trajectories + trajectories, result.solves + solves)
         return result
+    if isinstance(model, ImplicitResidual):
+        result = jvp(model.checked_block(), x, v)
+        return result._replace(outputs=result.outputs - x, tangents=result.tangents - v) if model.branch else result
     # In inference mode torch loses the tangents of a solve.
     with outside_inference(x, v) as (x, v):
         if isinstance(model, Block) and model.scheme.chord is not None:

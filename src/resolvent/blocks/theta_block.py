@@ -40,8 +40,8 @@ class ThetaBlock(Block):
         learn_theta: whether theta is learned, starting at the given number. It is the sigmoid of a parameter
             `raw_theta`, scaled to stay between 0.001 and 0.999.
         mode: the strategy, by name or as an object of `rs.blocks`. "sequential", `LayerByLayer()`, solves one layer
-            after the other. "parallel", `AllTogether()`, solves all layers at once, in groups of at most 32 unknowns,
-            and "compiled", `Compiled()`, does so by a compiled function. "auto" solves all layers together if the form
+            after the other. "parallel", `AllTogether()`, solves all layers at once, in groups of limited size, and
+            "compiled", `Compiled()`, does so by a compiled function. "auto" solves all layers together if the form
             is midpoint, the field treats samples alone, no solver, guess or memory policy was chosen, and three or more
             layers fit into a group. In every mode the result of a sample depends only on that sample, the weights and
             these settings.

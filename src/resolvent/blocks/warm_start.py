@@ -1,5 +1,6 @@
 """`WarmStart`: the last equilibria of the samples of a data set, as first guesses."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ class WarmStart:
     """A table with the last equilibrium of each sample, by its number in the data set.
 
     It is made at the first call, on the device of the states, and begins anew if their shape, dtype or device changes.
-    It belongs to no state dict, and is neither copied nor pickled with a module.
+    It belongs to no state dict of a module, and is neither copied nor pickled with one. To resume a training exactly,
+    save `layer.warm.state_dict()` beside the weights.
 
     Arguments:
         count: the number of samples in the data set.
@@ -31,6 +33,24 @@ class WarmStart:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WarmStart, (self.count,)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The table, and which samples are in it; empty before the first call. For `load_state_dict`."""
+        if self._table is None or self._known is None:
+            return {}
+        return {"table": self._table, "known": self._known}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what `state_dict` returned. States on another device are not used: then it begins anew."""
+        if not state:
+            self._table = self._known = None
+            return
+        table, known = state["table"], state["known"]
+        if table.dim() != 2 or len(table) != self.count or known.shape != (self.count,):
+            raise ValueError(
+                f"the state is that of another data set: a table of {tuple(table.shape)} for {self.count} samples."
+            )
+        self._table, self._known = table.detach().clone(), known.detach().clone()
 
     def numbers(self, samples: Tensor, z: Tensor) -> Tensor:
         """The numbers of the samples of a batch, checked, on the device of the states z."""

@@ -4,6 +4,7 @@ A pass works with a copy of the field's modules. It stores nothing in the field 
 threads are independent.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -34,11 +35,26 @@ def frozen_weights(field: T) -> Iterator[T]:
     solver, without a graph. In inference mode they are computed outside it, and weights made in it are copied, because
     solvers and estimators differentiate the field even there.
     """
+    _refuse_sharded(field)
     with outside_inference():
         made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
         field = with_weights(field, made) if made else field
         frozen = _copy(field, _computed) if isinstance(field, nn.Module) else field
     yield cast(T, frozen)
+
+
+def _refuse_sharded(field: Any) -> None:
+    """Raises if the weights of a part of the field are gathered only while that part is called."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not isinstance(field, nn.Module):
+        return
+    for name, module in field.named_modules():
+        if isinstance(module, fsdp.FSDPModule | fsdp.FullyShardedDataParallel):
+            raise ValueError(
+                f"{name or 'the field'} is sharded by itself: its weights are gathered only while it is called, but a "
+                "solver evaluates and differentiates it many times. Apply fully_shard to the block, or to a module "
+                "that contains the block."
+            )
 
 
 def weights_of(field: Any) -> dict[str, Tensor]:

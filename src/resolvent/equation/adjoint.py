@@ -63,7 +63,7 @@ class UnrolledAdjoint(Adjoint):
     """
 
     def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
-        for solver, _ in options.solver.attempts(problem):
+        for solver in (attempt.solver for attempt in options.solver.attempts(problem)):
             if not solver.unrollable:
                 raise ValueError(
                     f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "

@@ -135,6 +135,10 @@ class Convergence:
             within = torch.maximum(within, floor)
         return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
+    def strictest(self, progress: Progress) -> Tensor:
+        """The tolerance for a residual that is small enough whatever the size of the iterate."""
+        return torch.add(self.atol, progress.scale, alpha=self.rtol)
+
     def far(self, progress: Progress) -> Tensor:
         """Mask (batch,) of converged samples that need an error estimate."""
         claimed = progress.status == Status.CONVERGED.value

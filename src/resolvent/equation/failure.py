@@ -1,4 +1,4 @@
-"""Failure policies: raise, warn, ignore or mask."""
+"""Failure policies: raise, warn, ignore, mask or defer."""
 
 import warnings
 from collections import deque
@@ -76,12 +76,23 @@ class Mask:
         return f"Mask(most={self.most}, over={self.over}): {self.failed} of {self.seen} samples failed"
 
 
-Policy = str | Mask
+@dataclass(eq=False)
+class Defer:
+    """A policy that keeps the first error, to be raised later by whoever set it; samples keep their best iterate.
+
+    Attributes:
+        error: the first error, or None.
+    """
+
+    error: ConvergenceError | None = None
+
+
+Policy = str | Mask | Defer
 
 
 def as_policy(on_failure: Policy) -> Policy:
     """The policy, checked; "mask" becomes a `Mask()`, which counts."""
-    if isinstance(on_failure, Mask):
+    if isinstance(on_failure, Mask | Defer):
         return on_failure
     if on_failure not in POLICIES:
         raise ValueError(f"on_failure must be one of {POLICIES} or an rs.Mask(...), got {on_failure!r}.")
@@ -124,6 +135,9 @@ def report(
         message = describe(solution, problem, place)
         raise ConvergenceError(f"{message}\n{on_failure}." if too_many else message, solution)
     message = describe(solution, problem, place)
+    if isinstance(on_failure, Defer):
+        on_failure.error = on_failure.error or ConvergenceError(message, solution)
+        return
     if on_failure == "raise":
         raise ConvergenceError(message, solution)
     warnings.warn(message, ConvergenceWarning, stacklevel=3)

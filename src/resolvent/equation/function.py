@@ -108,7 +108,7 @@ def mixed(mix: Tensor, rows: Tensor) -> Tensor:
     """The sums over j of mix_ij rows_j, for rows (batch, rows, *shape)."""
     columns = rows if rows.dim() == 3 else rows.flatten(2)
     # In one product per sample: `einsum` takes seven times the operations.
-    sums = torch.bmm(mix.to(rows.dtype).expand(len(rows), -1, -1), columns)
+    sums = torch.bmm(mix.to(rows.dtype).expand(rows.shape[0], -1, -1), columns)
     return sums if rows.dim() == 3 else sums.reshape(rows.shape)
 
 
@@ -163,5 +163,5 @@ def as_vector_field(field: Any) -> VectorField:
 
 def time_columns(times: Sequence[float | Tensor], like: Tensor) -> Tensor:
     """The times of all stages of all samples, (batch, stages)."""
-    columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(len(like)) for t in times]
+    columns = [torch.as_tensor(t, dtype=like.dtype, device=like.device).expand(like.shape[0]) for t in times]
     return torch.stack(columns, dim=1)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.equation.contraction import contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
 from resolvent.equation.matrix import Matrix
@@ -115,8 +116,7 @@ def iterate(
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
         matrix = last.matrix if last is not None and solver.monotone else None
         _verify(problem, solver, convergence, progress, w, first, matrix)
-    if isinstance(problem, NonlinearProblem) and not stopping.fixed and stopping.absolute(problem.precision) == 0:
-        _refuse_underflow(problem, stopping.relative(problem.precision), progress)
+    _refuse_underflow(problem, stopping, progress)
     return progress, last
 
 
@@ -201,8 +201,11 @@ def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
     return found.value, rms(system.defect(found.value)) <= 2 * _ROUGHLY * rms(system.b)
 
 
-def _refuse_underflow(problem: NonlinearProblem, rtol: float, progress: Progress) -> None:
+def _refuse_underflow(problem: Problem, stopping: StoppingRule, progress: Progress) -> None:
     """Measures residuals again whose squares may underflow, where the tolerance is as small as they are."""
+    if problem.linear or stopping.fixed or stopping.absolute(problem.precision) != 0:
+        return
+    rtol = stopping.relative(problem.precision)
     kind = torch.finfo(progress.residual.dtype)
     tiny = progress.earned <= (kind.tiny / kind.eps) ** 0.5
     if not any_true(tiny):
@@ -265,15 +268,25 @@ def _confirm(
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
     attempts = plan.attempts(problem)
-    done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
+    if len(attempts) > 1 and attempts[0].quick and not may_contract(problem, stopping):
+        attempts = attempts[1:]
+    if attempts[0].quick:
+        done, state = contract(problem, attempts[0], stopping, w), None
+        _refuse_underflow(problem, stopping, done)
+    else:
+        done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
     index, used = torch.zeros_like(done.steps), 1
     all_converged = done.all_converged
     for number, fallback in enumerate(attempts[1:], start=1):
         if all_converged or stopping.fixed:
             break
         unsolved = done.status != Status.CONVERGED.value
-        all_converged = _fall_back(problem, fallback, stopping, done, unsolved)
-        state, used = None, number + 1
+        if number == 1 and attempts[0].quick and all_true(unsolved):
+            done, state = _start_over(problem, fallback, stopping, done)
+            all_converged = done.all_converged
+        else:
+            all_converged, state = _fall_back(problem, fallback, stopping, done, unsolved), None
+        used = number + 1
         index = index.masked_fill(unsolved, number)
     if isinstance(problem, NonlinearProblem) and problem.argument_dtype == torch.float16:
         all_converged = _refuse_overflow(done) and all_converged
@@ -290,6 +303,16 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         state=state if attempts[0].solver.learns and not transforming() else None,
         linear=problem.linear,
     )
+
+
+def _start_over(
+    problem: Problem, attempt: Attempt, stopping: StoppingRule, done: Progress
+) -> tuple[Progress, State | None]:
+    """Runs the next solver on the whole batch, none of which the quick attempt solved. Unlike a fallback, its last
+    state is known, and with it the matrix for the backward pass."""
+    progress, state = iterate(problem, attempt, stopping, done.value, natural=done.natural)
+    progress.steps = progress.steps + done.steps
+    return progress, state
 
 
 def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done: Progress, unsolved: Tensor) -> bool:

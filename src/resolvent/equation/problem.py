@@ -51,6 +51,10 @@ class Problem(ABC):
     def defect(self, w: Tensor) -> Tensor:
         """b + tau F(w) - w, which vanishes at the solution."""
 
+    def without_graph(self) -> "Problem":
+        """The same problem for evaluations whose graph is not needed."""
+        return self
+
     @abstractmethod
     def precondition(self, r: Tensor) -> Tensor:
         """r / (1 - tau c) if F(w) = c w + N(w) declares its linear part, else r itself.
@@ -95,6 +99,9 @@ class NonlinearProblem(Problem):
     def detach(self) -> "NonlinearProblem":
         tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
         return replace(self, b=self.b.detach(), tau=tau)
+
+    def without_graph(self) -> "NonlinearProblem":
+        return self if self.last is None else replace(self, last=None)
 
     def take(self, rows: Tensor) -> "NonlinearProblem":
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau

@@ -39,10 +39,17 @@ class InverseState(State, ABC):
 
 
 class Attempt(NamedTuple):
-    """One entry of a plan: a solver and its step limit; None takes the solver's default."""
+    """One entry of a plan.
+
+    Attributes:
+        solver: the method.
+        max_steps: its step limit; None takes the solver's default.
+        quick: whether to give up samples that do not contract quickly. For the plain fixed point, as the first attempt.
+    """
 
     solver: "Solver"
     max_steps: int | None = None
+    quick: bool = False
 
 
 class Plan(ABC):

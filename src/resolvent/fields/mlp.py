@@ -118,16 +118,16 @@ def value_and_jacobian(layers: Sequence[nn.Module], t: object, y: Tensor) -> tup
             transposed, bias = layer.weight.t(), layer.bias
             y = x @ transposed if bias is None else torch.addmm(bias, x, transposed)
             if tangents is None:
-                tangents = transposed[:, None].expand(-1, len(y), -1)
+                tangents = transposed[:, None].expand(-1, y.shape[0], -1)
             else:
                 products = tangents.reshape(-1, tangents.shape[2]) @ transposed
-                tangents = products.view(*tangents.shape[:2], -1)
+                tangents = products.view(*tangents.shape[:2], products.shape[1])
             continue
         y = layer(x)
         derivative = derivative_of(layer)
         assert derivative is not None
         if tangents is None:
-            tangents = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[:, None].expand(-1, len(x), -1)
+            tangents = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[:, None].expand(-1, x.shape[0], -1)
         tangents = derivative(layer, tangents, x, y)
     assert tangents is not None
     return y, tangents.permute(1, 2, 0)

@@ -12,16 +12,34 @@ from resolvent.solvers.homotopy import Homotopy
 from resolvent.solvers.linear import DENSE_LIMIT, DenseLU
 from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
+from resolvent.solvers.picard import Picard
 from resolvent.solvers.pseudo_transient import MOST_DENSE, PseudoTransient
 
+_LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
+_LAST_DENSE = (Attempt(PseudoTransient()), Attempt(Homotopy()), Attempt(LBFGS()))
+# The plain fixed point, for the samples that contract quickly.
+_QUICK = Attempt(Picard(), quick=True)
+# Beyond these steps Newton's method, or in the backward pass GMRES, is faster than Anderson's.
+_FEW_STEPS, _FEW_BACKWARD_STEPS = 20, 40
+# Up to this many unknowns a Newton step costs about as much as one of the fixed point.
+_FEW_UNKNOWNS = 2
+MOST_FOR_NEWTON = 10
+"""Up to this many unknowns Newton's method is faster than Anderson's."""
+
 # By the most unknowns for which they are tried.
-_PLANS = {
-    DENSE_LIMIT: (Newton(), PseudoTransient(), Homotopy(), LBFGS()),
-    MOST_DENSE: (Anderson(), NewtonKrylov(), Homotopy(), PseudoTransient(), LBFGS()),
-    math.inf: (Anderson(), NewtonKrylov(), PseudoTransient(), LBFGS()),
+_PLANS: dict[float, tuple[Attempt, ...]] = {
+    _FEW_UNKNOWNS: (Attempt(Newton()), *_LAST_DENSE),
+    MOST_FOR_NEWTON: (_QUICK, Attempt(Newton()), *_LAST_DENSE),
+    DENSE_LIMIT: (_QUICK, Attempt(Anderson(), _FEW_STEPS), Attempt(Newton()), *_LAST_DENSE),
+    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), Attempt(Homotopy()), *_LAST),
+    math.inf: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
-# The most steps of Anderson's method in the backward pass; beyond, GMRES is faster.
-_FEW_STEPS = 40
+_LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
+    _FEW_UNKNOWNS: (Attempt(DenseLU()),),
+    MOST_FOR_NEWTON: (_QUICK, Attempt(DenseLU())),
+    DENSE_LIMIT: (_QUICK, Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(DenseLU())),
+    math.inf: (_QUICK, Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES())),
+}
 
 
 @dataclass(frozen=True)
@@ -53,33 +71,75 @@ class Fallback(Plan):
 
 @dataclass(frozen=True)
 class Auto(Plan):
-    """Picks a method by the number of unknowns n of a sample, with fallbacks:
+    """Picks methods by the number of unknowns n of a sample:
 
-    | n           | first    | then            | then            | then            | then  |
-    |-------------|----------|-----------------|-----------------|-----------------|-------|
-    | at most 32  | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
-    | at most 128 | Anderson | NewtonKrylov    | Homotopy        | PseudoTransient | LBFGS |
-    | more        | Anderson | NewtonKrylov    | PseudoTransient | LBFGS           |       |
+    | n           | quick  | first    | then            | then            | then            | then  |
+    |-------------|--------|----------|-----------------|-----------------|-----------------|-------|
+    | at most 2   |        | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
+    | at most 10  | Picard | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
+    | at most 32  | Picard | Anderson | Newton          | PseudoTransient | Homotopy        | LBFGS |
+    | at most 128 | Picard | Anderson | NewtonKrylov    | Homotopy        | PseudoTransient | LBFGS |
+    | more        | Picard | Anderson | NewtonKrylov    | PseudoTransient | LBFGS           |       |
 
-    A fallback continues from the best iterate, and only for the samples that did not converge. The choice depends only
-    on n, so the result of a sample does not depend on its batch.
+    Picard keeps the samples whose residual every step reduces to 0.4 or less. The others go on to the next method,
+    which continues from the best iterate. The choice depends only on n and on the sample, so its result does not depend
+    on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        plan = next(plan for most, plan in _PLANS.items() if problem.size <= most)
-        return tuple(Attempt(solver) for solver in plan)
+        return _by_size(_PLANS, problem)
 
     def linear_plan(self, problem: Problem) -> Plan:
-        return DenseLU() if problem.size <= DENSE_LIMIT else AutoLinear()
+        return AutoLinear()
 
 
 @dataclass(frozen=True)
 class AutoLinear(Plan):
-    """The backward plan of `Auto` for many unknowns: first Anderson, which measures its residual at every step, then
-    `GMRES` if it does not converge soon."""
+    """The backward plan of `Auto`: the Neumann series while it converges quickly, then Anderson's method, then a direct
+    solve for few unknowns and `GMRES` for many."""
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return Attempt(Anderson(), _FEW_STEPS), Attempt(GMRES())
+        return _by_size(_LINEAR_PLANS, problem)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
+
+
+@dataclass(frozen=True)
+class AutoGroup(Plan):
+    """The plan for several layers as one equation.
+
+    Newton's method is tried only if a layer has few unknowns: with many, it is cheaper to solve the samples that do not
+    contract layer by layer.
+
+    Arguments:
+        unknowns: of one layer.
+    """
+
+    unknowns: int
+
+    @property
+    def newton_alone(self) -> bool:
+        """Whether Newton's method solves all samples."""
+        return self.unknowns <= _FEW_UNKNOWNS
+
+    @property
+    def contracting(self) -> bool:
+        """Whether only samples that contract quickly are solved."""
+        return self.unknowns > MOST_FOR_NEWTON
+
+    def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
+        if self.newton_alone:
+            return (Attempt(Newton()),)
+        return (_QUICK,) if self.contracting else (_QUICK, Attempt(Newton()))
+
+    def linear_plan(self, problem: Problem) -> Plan:
+        return DenseLU() if self.newton_alone else AutoLinear()
+
+
+NEWTON_ALONE = AutoGroup(1)
+"""The plan that solves all samples of a group by Newton's method, for any number of unknowns."""
+
+
+def _by_size(plans: dict[float, tuple[Attempt, ...]], problem: Problem) -> tuple[Attempt, ...]:
+    return next(plan for most, plan in plans.items() if problem.size <= most)

@@ -30,9 +30,9 @@ class NewtonState(State):
 class Newton(NonlinearSolver):
     """Newton's method w <- w + s d, (I - tau F'(w)) d = b + tau F(w) - w, with dense batched LU.
 
-    The default for few unknowns: two to four steps, regardless of stiffness. If the residual of a sample would not
-    fall, its step length s is halved and it does not move, so residuals decrease monotonically. One evaluation gives
-    both F and its Jacobian, and the backward pass reuses the last Jacobian.
+    The default for few unknowns that do not contract: two to four steps, regardless of stiffness. If the residual of a
+    sample would not fall, its step length s is halved and it does not move, so residuals decrease monotonically. One
+    evaluation gives both F and its Jacobian, and the backward pass reuses the last Jacobian.
     """
 
     max_steps = 50

@@ -1,7 +1,7 @@
 """Spectral normalisation of a layer's weight by the norm of the layer's linear map."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -114,6 +114,21 @@ class SpectralNorm(nn.Module):
         else:
             # A new tensor, not in place: an autograd graph may still need the old one.
             self.vector = vector
+
+    def training_state(self) -> dict[str, Tensor]:
+        """What a training needs beside the state dict to go on exactly: the weight that the vector belongs to.
+
+        Without it the norm is computed in full after `load_state_dict`, which differs from one more step. Empty before
+        the first call.
+        """
+        if self._seen is None:
+            return {}
+        return {"seen": self._seen, "converged": torch.tensor(self._converged)}
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what `training_state` returned, after `load_state_dict`."""
+        self._seen = state["seen"].detach().clone().to(self.vector.device) if state else None
+        self._converged = bool(state["converged"]) if state else False
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from resolvent_lab.experiments.experiment import Experiment
 
-NAMES = ("regression", "stiff", "lotka-volterra", "mnist")
+NAMES = ("regression", "stiff", "lotka-volterra", "robertson", "van-der-pol", "mnist")
 """The names of all experiments. A new one is a folder of that name, with `_` in place of `-`, and an entry here."""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 
 if TYPE_CHECKING:
     from resolvent_lab.experiments.results import Results
@@ -23,7 +23,7 @@ class FailedError(NotRunError):
 class Runs:
     """The runs of one experiment with one seed. A claim that needs a failed run raises FailedError."""
 
-    def __init__(self, runs: "Sequence[Run]", failed: Sequence[Config] = ()) -> None:
+    def __init__(self, runs: "Sequence[Run]", failed: Sequence[RunConfig] = ()) -> None:
         self.runs = runs
         self.failed = failed
 
@@ -110,11 +110,13 @@ class ClaimResult:
         claim: the claim.
         values: one for each seed that has the necessary runs.
         failed: number of seeds without a value because a run failed.
+        shortened: whether the runs were shorter than those that the limits are meant for.
     """
 
     claim: Claim
     values: tuple[float, ...]
     failed: int = 0
+    shortened: bool = False
 
     @property
     def successes(self) -> int:
@@ -122,9 +124,13 @@ class ClaimResult:
 
     @property
     def verdict(self) -> str:
+        """One of `VERDICTS`. A shortened run that misses a limit says nothing about the claim."""
         if not self.values:
             return "not run"
-        return "reproduced" if self.successes == len(self.values) else "not reproduced"
+        holds = self.successes == len(self.values)
+        if self.shortened:
+            return "holds, shortened" if holds else "not judged: shortened"
+        return "reproduced" if holds else "not reproduced"
 
     @property
     def seeds(self) -> str:
@@ -132,18 +138,21 @@ class ClaimResult:
         return f"{self.successes} of {len(self.values)}" + (f", {self.failed} failed" if self.failed else "")
 
 
-def judge_claims(claims: Sequence[Claim], results: "Results") -> list[ClaimResult]:
-    """The outcomes of the claims of one experiment."""
+VERDICTS = ("reproduced", "not reproduced", "holds, shortened", "not judged: shortened", "not run")
+
+
+def judge_claims(claims: Sequence[Claim], results: "Results", shortened: bool = False) -> list[ClaimResult]:
+    """The outcomes of the claims of one experiment. `shortened`: see `ClaimResult`."""
     failed = [failure.config for failure in results.failures]
     numbers = sorted({config.seed for config in (*(run.config for run in results.runs), *failed)})
     seeds = [
         Runs([run for run in results.runs if run.config.seed == seed], [c for c in failed if c.seed == seed])
         for seed in numbers
     ]
-    return [_judge(claim, seeds) for claim in claims]
+    return [_judge(claim, seeds, shortened) for claim in claims]
 
 
-def _judge(claim: Claim, seeds: Sequence[Runs]) -> ClaimResult:
+def _judge(claim: Claim, seeds: Sequence[Runs], shortened: bool) -> ClaimResult:
     values, failed = [], 0
     for runs in seeds:
         try:
@@ -152,4 +161,4 @@ def _judge(claim: Claim, seeds: Sequence[Runs]) -> ClaimResult:
             failed += 1
         except NotRunError:
             continue
-    return ClaimResult(claim, tuple(values), failed)
+    return ClaimResult(claim, tuple(values), failed, shortened)

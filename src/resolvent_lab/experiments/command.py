@@ -17,6 +17,7 @@ def _arguments(parser: "ArgumentParser") -> None:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds 0, 1, ...; 1 by default")
     parser.add_argument("--jobs", type=int, help="number of parallel processes; by default one for each core")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu", help="cpu by default")
+    add_flag(parser, "verbose", "a progress bar for each run, not only for all together")
     add_flag(parser, "train-only", "no figures and no report; needs no matplotlib")
     add_out(parser, "results", "folder of the results, results by default; finished runs in it are kept")
     images = parser.add_argument_group("images (mnist)")

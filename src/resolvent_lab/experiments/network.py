@@ -15,43 +15,81 @@ Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class RunConfig:
     """Settings common to all experiments. Runs that differ only in `seed` are one point of a sweep.
 
     Attributes:
-        theta: of the layers.
         seed: of weights, data and random probes.
         epochs: number of epochs.
+    """
+
+    seed: int
+    epochs: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run, unique within its experiment."""
+        return f"seed{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """Settings common to all experiments with theta layers.
+
+    Attributes:
+        theta: of the layers.
         learning_rate: initial learning rate of Adam.
         init: initialisation of the weights, see `rs.fields.initialise`; the paper's is Xavier uniform.
     """
 
     theta: float
-    seed: int
-    epochs: int
     learning_rate: float
     init: str = "xavier"
 
     @property
     def name(self) -> str:
-        """The name of the run, unique within its experiment."""
         return f"theta{self.theta:g}-seed{self.seed}"
 
 
-class Network(LightningModule, ABC):
-    """A network of theta layers in training. A subclass defines its loss and its measurements.
+class Trainable(LightningModule, ABC):
+    """What a run trains and measures. `curves` holds the terms of the loss, one value per training step.
 
-    `curves` holds the terms of the loss, one value per training step.
+    Attributes:
+        config: the settings of the run.
+        precision: the dtype of its weights.
     """
+
+    config: RunConfig
+    precision: torch.dtype = torch.float32
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.curves: dict[str, list[float]] = {}
+
+    @abstractmethod
+    def terms(self, batch: Any) -> Mapping[str, Tensor]:
+        """0-d tensors to record. "loss" is the error in the data, "total" is minimised."""
+
+    @abstractmethod
+    def measure(self, batches: Any) -> Metrics:
+        """Metrics of the trained network: numbers and lists of numbers by name. `batches` is its data."""
+
+    def record(self, terms: Mapping[str, Tensor]) -> None:
+        """Adds the terms of a training step to the curves."""
+        for name, value in terms.items():
+            self.curves.setdefault(name, []).append(float(value.detach()))
+
+
+class Network(Trainable):
+    """A network of theta layers in training. A subclass defines its loss and its measurements."""
 
     config: Config
     block: rs.ThetaBlock
     _restarts: Tensor
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.curves: dict[str, list[float]] = {}
+        super().__init__(config)
         self.register_buffer("_restarts", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -66,22 +104,13 @@ class Network(LightningModule, ABC):
             self._restarts += any(bool(solve.solver_index.any()) for solve in trajectory.solutions)
         return trajectory
 
-    @abstractmethod
-    def terms(self, batch: Any) -> Mapping[str, Tensor]:
-        """0-d tensors to record. "loss" is the error in the data, "total" is minimised."""
-
-    @abstractmethod
-    def measure(self, batches: Any) -> Metrics:
-        """Metrics of the trained network: numbers and lists of numbers by name. `batches` is its data."""
-
     def plateau(self) -> Mapping[str, Any] | None:
         """Settings of ReduceLROnPlateau, which monitors "loss"; None keeps the learning rate constant."""
         return None
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         terms = self.terms(batch)
-        for name, value in terms.items():
-            self.curves.setdefault(name, []).append(float(value.detach()))
+        self.record(terms)
         if self.plateau() is not None:
             self.log("loss", terms["loss"], on_step=False, on_epoch=True)
         return terms["total"]

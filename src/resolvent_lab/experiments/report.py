@@ -1,52 +1,67 @@
-"""The report: one HTML page with settings, claims, figures and tables."""
+"""The report: one HTML page that opens with the main figure; claims, figures and tables of each experiment follow."""
 
-import base64
 import html
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from resolvent import plotting
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.claim import ClaimResult
+from resolvent_lab.experiments.claim import VERDICTS, ClaimResult
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.processes import ctrl_c_blocked, workers
+from resolvent_lab.experiments.report_page import folded, page, picture, table
 from resolvent_lab.experiments.results import Results, judged
 from resolvent_lab.experiments.run import Run
 from resolvent_lab.experiments.tables import claim_rows, differences, failure_rows, settings_in_words
 
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:3rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;font-size:.85rem;margin:1rem 0;display:block;overflow-x:auto}
-td,th{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right;vertical-align:top}
-.text td:nth-child(-n+2),.text th:nth-child(-n+2){text-align:left}
-.reproduced td:last-child{color:#00694d}.not-reproduced td:last-child{color:#b3260a;font-weight:bold}
-.not-reproduced{background:#fdf3f0}.not-run{color:#777}.note{border-left:4px solid #c98b00;padding-left:.8rem}
-img{max-width:100%;display:block;margin:1.5rem auto}figcaption{text-align:center;font-size:.85rem;color:#555}"""
+_TITLE = "Robust learning with implicit residual networks: the experiments"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the report says about one experiment."""
+
+    experiment: Experiment
+    results: Results
+    outcomes: Sequence[ClaimResult]
+    figures: Sequence[Path]
+
+    @property
+    def main(self) -> Path | None:
+        """The figure to open with, if the experiment has one."""
+        return next((path for path in self.figures if path.stem == self.experiment.main_figure), None)
 
 
 def write_report(out: Path, results: Results, jobs: int = 1) -> Path:
     """Draws the figures in parallel into out/figures, and writes out/report.html, which contains them."""
-    parts = list(judged(results))
-    names, runs = [experiment.name for experiment, _, _ in parts], [part.runs for _, part, _ in parts]
-    folders = [out / "figures"] * len(parts)
-    if jobs > 1 and len(parts) > 1:
-        with workers(min(jobs, len(parts))) as started:
+    found = list(judged(results))
+    names, runs = [experiment.name for experiment, _, _ in found], [part.runs for _, part, _ in found]
+    folders = [out / "figures"] * len(found)
+    if jobs > 1 and len(found) > 1:
+        with workers(min(jobs, len(found))) as started:
             with ctrl_c_blocked():
                 drawing = started.pool.map(_draw_with_one_thread, names, runs, folders)
             drawn = list(drawing)
     else:
         drawn = list(map(_draw, names, runs, folders))
-    lines = [_line(*part) for part in parts]
-    sections = [_section(*part, figures) for part, figures in zip(parts, drawn, strict=True)]
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>resolvent: the paper\'s experiments</title>'
-        f"<style>{_STYLE}</style><h1>Robust learning with implicit residual networks: the experiments</h1>"
-        f"{_summary(lines, results.runs)}{''.join(sections)}</html>\n"
-    )
+    parts = [Part(*each, figures) for each, figures in zip(found, drawn, strict=True)]
+    main = _main_part(parts)
+    sections = "".join(_section(part, main) for part in parts)
+    links = {"top": "Summary", **{part.experiment.name: part.experiment.title for part in parts}}
     path = out / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page(_TITLE, links, _summary(parts, main, results.runs) + sections), encoding="utf-8")
     return path
+
+
+def _main_part(parts: Sequence[Part]) -> Part | None:
+    """The part whose figure the report opens with: one that has a headline, if there is one."""
+    with_figure = [part for part in parts if part.main is not None]
+    with_headline = [part for part in with_figure if part.experiment.headline(part.results.runs)]
+    return next(iter([*with_headline, *with_figure]), None)
 
 
 def _draw(name: str, runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -63,62 +78,56 @@ def _draw_with_one_thread(name: str, runs: Sequence[Run], folder: Path) -> list[
     return _draw(name, runs, folder)
 
 
-def _line(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult]) -> str:
-    verdicts = [outcome.verdict for outcome in outcomes]
-    failed = f"; {len(part.failures)} runs failed" if part.failures else ""
-    return (
-        f'<li><a href="#{experiment.name}">{experiment.title}</a>: {verdicts.count("reproduced")} claims '
-        f"reproduced, {verdicts.count('not reproduced')} not, {verdicts.count('not run')} not run{failed}.</li>"
-    )
-
-
-def _summary(lines: Sequence[str], runs: Sequence[Run]) -> str:
+def _summary(parts: Sequence[Part], main: Part | None, runs: Sequence[Run]) -> str:
     versions = sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
-    return (
+    opening = ""
+    if main is not None and main.main is not None:
+        headline = html.escape(main.experiment.headline(main.results.runs))
+        opening = (f'<p class="lead">{headline}</p>' if headline else "") + picture(main.main, main.experiment.captions)
+    how = (
         f"<p>{len(runs)} runs. A claim counts as reproduced if its number lies within its limits for every seed whose "
-        "runs are there. The limits are meant for training at full length. Those marked (from a figure) only say where "
-        "curves were in a figure of the paper, with a margin of ours: a miss by little means little. Those marked (own "
-        "limit) are ours, chosen after seeing results, where the paper shows only a trend. Claims show a value for "
-        "each seed, measurements the mean over the seeds ± the standard deviation.</p>"
-        f"<ul>{''.join(lines)}</ul><p>Versions: {html.escape(', '.join(versions))}.</p>"
+        "runs are there. The limits are meant for training at full length. After a shortened training a claim that "
+        "misses its limits is not judged. Limits marked (from a figure) only say where curves were in a figure of the "
+        "paper, with a margin of ours: a miss by little means little. Those marked (own limit) are ours, chosen after "
+        "seeing results, where the paper shows only a trend. Claims show a value for each seed, measurements the "
+        f"mean over the seeds ± the standard deviation.</p><p>Versions: {html.escape(', '.join(versions))}.</p>"
     )
+    cards = "".join(_card(part) for part in parts)
+    return f'{opening}<ul class="cards">{cards}</ul>{folded("How to read this page", how)}'
 
 
-def _section(experiment: Experiment, part: Results, outcomes: Sequence[ClaimResult], figures: Sequence[Path]) -> str:
-    configs = [run.config for run in part.runs]
+def _card(part: Part) -> str:
+    counts = Counter(outcome.verdict for outcome in part.outcomes)
+    told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    failed = [f"{len(part.results.failures)} runs failed"] if part.results.failures else []
+    text = "; ".join([*(told or ["claims of the paper are about other data"]), *failed])
+    return f'<li><a href="#{part.experiment.name}"><b>{part.experiment.title}</b></a><br>{text}.</li>'
+
+
+def _section(part: Part, main: Part | None) -> str:
+    experiment, configs = part.experiment, [run.config for run in part.results.runs]
     shortened = differences(experiment, configs)
-    note = f'<p class="note">Shortened: {html.escape(shortened)}.</p>' if shortened else ""
-    failures = _table(failure_rows(part.failures), "text") if part.failures else ""
+    note = folded("Not the full sweep", f"<p>Shortened: {html.escape(shortened)}.</p>") if shortened else ""
+    failures = table(failure_rows(part.results.failures), "text") if part.results.failures else ""
     seed = "all seeds" if experiment.figures_show_all_seeds else f"seed {min(config.seed for config in configs)}"
-    pictures = "".join(_picture(path, experiment.captions) for path in figures)
-    measured = "".join(
-        f"<h3>{html.escape(name)}</h3>{_table(rows)}" for name, rows in experiment.tables(part.runs).items()
-    )
+    shown = [path for path in part.figures if part is not main or path != part.main]
+    pictures = "".join(picture(path, experiment.captions) for path in shown)
+    measured = "".join(folded(name, table(rows)) for name, rows in experiment.tables(part.results.runs).items())
+    settings = f"<p>{html.escape(settings_in_words(configs))}.</p>"
     return (
-        f'<h2 id="{experiment.name}">{experiment.title}</h2><p>{html.escape(experiment.description)}</p>{note}'
-        f"<p>{len(configs)} runs: {html.escape(settings_in_words(configs))}.</p>{failures}"
-        f"<h3>Claims</h3>{_claims(outcomes)}"
-        f"<h3>Figures</h3><p>The figures show the runs with {seed}.</p>{pictures}"
-        f"{measured}"
+        f'<section id="{experiment.name}"><h2>{experiment.title}</h2><p>{html.escape(experiment.description)}</p>{note}'
+        f'{failures}{pictures}<p class="soft">The figures show the runs with {seed}.</p>'
+        f"{folded('Claims', _claims(part), is_open=True)}{measured}"
+        f"{folded(f'Settings of the {len(configs)} runs', settings)}</section>"
     )
 
 
-def _claims(outcomes: Sequence[ClaimResult]) -> str:
-    if not outcomes:
+def _claims(part: Part) -> str:
+    if not part.outcomes:
         return "<p>The claims of the paper are about other data, and are not judged.</p>"
-    kinds = [outcome.verdict.replace(" ", "-") for outcome in outcomes]
-    return _table(claim_rows(outcomes), "text", kinds)
-
-
-def _table(rows: Sequence[Sequence[str]], kind: str = "", kinds: Sequence[str] = ()) -> str:
-    """The first row is the header; `kinds` are the CSS classes of the other rows."""
-    header, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-    lines = [f'<tr class="{name}">{row}</tr>' for name, row in zip(kinds or [""] * len(body), body, strict=True)]
-    return f'<table class="{kind}"><tr>{header.replace("td>", "th>")}</tr>{"".join(lines)}</table>'
-
-
-def _picture(path: Path, captions: Mapping[str, str]) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    name = html.escape(path.stem.replace("-", " "))
-    caption = html.escape(captions.get(path.stem, name))
-    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+    kinds = ["-".join(outcome.verdict.replace(":", "").replace(",", "").split()) for outcome in part.outcomes]
+    places = [part.experiment.shown_in(outcome.claim) for outcome in part.outcomes]
+    header, *rows = claim_rows(part.outcomes)
+    shown = [[header[0], "paper", *header[1:]]]
+    shown += [[row[0], place, *row[1:]] for row, place in zip(rows, places, strict=True)]
+    return table(shown, "text", kinds)

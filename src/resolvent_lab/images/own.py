@@ -1,6 +1,7 @@
 """Your own images: a folder with a subfolder of pictures for each class, or an NPZ file."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,35 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 def read_folder(folder: Path, train: int | None) -> Split:
     """Reads folder/CLASS/*.png or similar. All pictures have one size. Classes are numbered in the order of names."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = [[path for path in sorted(c.iterdir()) if path.suffix.lower() in _PICTURES] for c in classes]
-    if len(classes) < 2 or not all(found):
+    found = {path.name: pictures_in(path) for path in subfolders(folder)}
+    if len(found) < 2 or not all(found.values()):
         raise ValueError(
             f"{folder} must have a subfolder of pictures for each class, and at least two classes, got "
-            f"{ {c.name: len(paths) for c, paths in zip(classes, found, strict=True)} }. MNIST consists of four files."
+            f"{ {name: len(paths) for name, paths in found.items()} }. MNIST consists of four files."
         )
-    pictures = [_picture(path) for paths in found for path in paths]
-    if len({tuple(picture.shape) for picture in pictures}) > 1:
-        shapes = sorted({tuple(picture.shape) for picture in pictures})
+    pictures = read_pictures([path for paths in found.values() for path in paths])
+    labels = torch.tensor([label for label, paths in enumerate(found.values()) for _ in paths])
+    return stratified(Images(pictures, labels), train)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The subfolders for the classes, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures directly in a folder, in the order of their names."""
+    return [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _PICTURES]
+
+
+def read_pictures(paths: Sequence[Path]) -> Tensor:
+    """(n, channels, height, width), in [0, 1]."""
+    pictures = [_picture(path) for path in paths]
+    shapes = sorted({tuple(picture.shape) for picture in pictures})
+    if len(shapes) > 1:
+        folder = paths[0].parent
         raise ValueError(f"the pictures in {folder} must have one size and be all in colour or all grey, got {shapes}.")
-    labels = torch.tensor([label for label, paths in enumerate(found) for _ in paths])
-    return stratified(Images(torch.stack(pictures), labels), train)
+    return torch.stack(pictures)
 
 
 def read_npz(path: Path, train: int | None) -> Split:
@@ -44,11 +61,15 @@ def read_npz(path: Path, train: int | None) -> Split:
             f"{path} must have images (n, height, width) or (n, height, width, channels) and whole numbers (n,) for "
             f"labels, got images {tuple(images.shape)} and {labels.dtype} labels {tuple(labels.shape)}."
         )
-    pixels = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)
     classes, numbered = labels.unique(return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"{path} must have two classes or more, got {classes.tolist()}.")
-    return stratified(Images(_unit(pixels, path), numbered), train)
+    return stratified(Images(pixels_of(images, path), numbered), train)
+
+
+def pixels_of(images: Tensor, path: Path) -> Tensor:
+    """(n, channels, height, width) in [0, 1], from (n, height, width) or (n, height, width, channels)."""
+    return _unit(images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2), path)
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -78,7 +99,10 @@ def _picture(path: Path) -> Tensor:
         from PIL import Image
     except ImportError:
         raise ValueError('pictures need pillow: pip install "resolvent[images]"') from None
-    with Image.open(path) as picture:
-        grey = picture.mode in ("1", "L", "I;16", "I", "F")
-        pixels = torch.from_numpy(np.array(picture.convert("L" if grey else "RGB")))
+    try:
+        with Image.open(path) as picture:
+            grey = picture.mode in ("1", "L", "I;16", "I", "F")
+            pixels = torch.from_numpy(np.array(picture.convert("L" if grey else "RGB")))
+    except OSError as error:  # pillow's own errors derive from it
+        raise ValueError(f"cannot read the picture {path}: {error}") from None
     return (pixels[None] if grey else pixels.permute(2, 0, 1)).float() / 255

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.claim import Claim, judge_claims
+from resolvent_lab.experiments.claim import Claim, ClaimResult, judge_claims
 from resolvent_lab.experiments.regression.model import RegressionConfig
 from resolvent_lab.experiments.results import Failure, Results
 from resolvent_lab.experiments.run import Run
@@ -63,6 +63,12 @@ def test_a_seed_with_a_failed_run_is_left_out_and_told(measure):
     assert len(outcome.values) == 1
     assert outcome.seeds == "1 of 1, 1 failed"
     assert outcome.verdict == "reproduced"
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.5, "holds, shortened"), (2.0, "not judged: shortened")])
+def test_a_shortened_run_does_not_count_against_a_claim(value, verdict):
+    outcome = ClaimResult(Claim("", "", lambda runs: 0.0, high=1.0), (value,), shortened=True)
+    assert outcome.verdict == verdict
 
 
 def test_limits_say_where_they_come_from():

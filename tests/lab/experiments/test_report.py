@@ -8,8 +8,9 @@ import shutil
 import pytest
 import torch
 
+from resolvent_lab import strict_json
 from resolvent_lab.command import Interrupted
-from resolvent_lab.experiments import reproduce, strict_json
+from resolvent_lab.experiments import reproduce
 from resolvent_lab.experiments.catalogue import chosen, experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
@@ -24,7 +25,7 @@ FIGURES = {
     "regression": ("data", "training", "iterations", "fields", "spectra", "spectra-stages"),
     "stiff": ("data", "trajectories", "slopes"),
     "lotka-volterra": ("data", "fields", "extrapolation"),
-    "mnist": ("noise", "digits", "spectra", "certified"),
+    "mnist": ("main", "noise", "digits", "spectra", "certified"),
 }
 
 pytestmark = pytest.mark.slow
@@ -93,10 +94,13 @@ def test_the_report_has_claims_figures_and_tables_and_needs_no_other_file(result
     for name in FIGURES[experiment]:
         for suffix in ("png", "pdf"):
             assert (out / "figures" / f"{experiment}-{name}.{suffix}").stat().st_size > 1000
-    verdicts = re.findall(r'<tr class="(reproduced|not-reproduced|not-run)">', page)
+    verdicts = re.findall(r'<tr class="(holds-shortened|not-judged-shortened|not-run)">', page)
     assert len(verdicts) == len(experiments()[experiment].claims)
-    assert "not-reproduced" in verdicts  # after two epochs it cannot be otherwise
+    assert "not-judged-shortened" in verdicts  # after two epochs it cannot be otherwise
     assert "http" not in page
+    assert 'name="viewport"' in page
+    assert f'<a href="#{experiment}">' in page
+    assert re.search(r"<td>(Figure|Table) \d+</td>", page)
     assert "Shortened: " in page
     assert "epochs 2 instead of" in page
     assert len(json.loads((out / "results.json").read_text())["runs"]) == len(found.runs) == 2

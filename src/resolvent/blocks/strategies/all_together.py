@@ -19,8 +19,7 @@ from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.solvers.auto import Auto
-from resolvent.solvers.newton import Newton
+from resolvent.solvers.auto import MOST_FOR_NEWTON, Auto, AutoGroup
 from resolvent.solvers.resolve import resolve_with
 
 if TYPE_CHECKING:
@@ -44,7 +43,9 @@ class AllTogether(Strategy):
         w_n = x + h (F(w_0) + ... + F(w_{n-1}) + theta F(w_n)),
 
     one resolvent equation for the unknowns of all layers, in which each evaluation of the field covers all layers. It
-    is solved by Newton's method with a block triangular matrix. For theta = 1 the states are the stages; otherwise they
+    is solved by Newton's method with a block triangular matrix if a state has one or two unknowns. If it has more, the
+    fixed-point iteration solves the samples that contract quickly; for up to ten unknowns Newton's method solves the
+    others. For theta = 1 the states are the stages; otherwise they
     follow from the slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). Recovering them from the stages alone,
     y_n = y_{n-1} + (w_n - y_{n-1}) / theta, would save that evaluation, but rounding accumulates over the layers. For
     few unknowns an evaluation of the field costs the same for one layer and for many, so the block is several times as
@@ -54,8 +55,8 @@ class AllTogether(Strategy):
     solved layer by layer, independently of the others.
 
     Arguments:
-        most_unknowns: of a group. In larger groups the matrix costs more than the evaluations it saves. None takes 64
-            for states of one or two unknowns, and 32 for others.
+        most_unknowns: of a group. None takes 64 for states of one or two unknowns, 32 for states of up to ten, and 512
+            in at most eight layers for larger ones.
 
     Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
     """
@@ -96,7 +97,7 @@ class AllTogether(Strategy):
     def group(self, pass_: "Pass", x: Tensor) -> int:
         """The number of layers that are solved together."""
         unknowns = max(1, math.prod(x.shape[1:]))
-        most = max(1, (self.most_unknowns or _most_unknowns(unknowns)) // unknowns)
+        most = _most_layers(unknowns) if self.most_unknowns is None else max(1, self.most_unknowns // unknowns)
         # Groups of similar size, so that the last is not a single layer.
         return math.ceil(pass_.num_steps / math.ceil(pass_.num_steps / most))
 
@@ -111,9 +112,12 @@ class AllTogether(Strategy):
             x = steps[-1].state
 
 
-def _most_unknowns(of_a_layer: int) -> int:
-    """The size of the groups that were fastest on batches of 5 to 256 samples."""
-    return 64 if of_a_layer <= 2 else 32
+def _most_layers(unknowns: int) -> int:
+    """The size of the groups that were fastest on batches of 5 to 256 samples of this many unknowns."""
+    if unknowns > MOST_FOR_NEWTON:
+        # In longer groups the fixed point contracts too slowly.
+        return max(1, min(8, 512 // unknowns))
+    return (64 if unknowns <= 2 else 32) // unknowns
 
 
 def applies(pass_: "Pass", x: Tensor) -> bool:
@@ -123,9 +127,10 @@ def applies(pass_: "Pass", x: Tensor) -> bool:
     return not (not pass_.scheme.implicit or transforming() or forward_mode() or half)
 
 
-def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
+def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = None) -> tuple[Step, ...]:
     """The layers with these numbers, from the state x. Samples that do not converge are solved layer by layer."""
-    solution, states, kept = _solve(pass_, numbers, x, None)
+    plan = AutoGroup(max(1, math.prod(x.shape[1:]))) if plan is None else plan
+    solution, states, kept = _solve(pass_, numbers, x, plan, None)
     if bool(kept.all()):
         return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
@@ -135,19 +140,21 @@ def together(pass_: "Pass", numbers: range, x: Tensor) -> tuple[Step, ...]:
         states, stages = rest, None
     else:
         # Again for the good samples alone: their gradient must not involve the failed ones.
-        again, quick, _ = _solve(pass_.take(good), numbers, x[good], solution.value[good].detach())
+        again, quick, _ = _solve(pass_.take(good), numbers, x[good], plan, solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
     return _mixed_steps(solution, states, stages, good, bad, slow)
 
 
-def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple[Solution, Tensor, Tensor]:
+def _solve(
+    pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup, w0: Tensor | None
+) -> tuple[Solution, Tensor, Tensor]:
     """The stages of the layers as the solution of one equation, the states that follow, (batch, layers, *shape), and
     (batch,) whether both meet the tolerance."""
     theta, count = pass_.scheme.chord, len(numbers)
     assert theta is not None
     first = pass_.interval(numbers[0])
-    first = dataclasses.replace(first, options=_group_options(first.options, numbers))
+    first = dataclasses.replace(first, options=_group_options(first.options, numbers, plan))
     lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
     mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
     field = pass_.vector_field
@@ -155,12 +162,14 @@ def _solve(pass_: "Pass", numbers: range, x: Tensor, w0: Tensor | None) -> tuple
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
     F = field.together(times, mix, x, triangular=True)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
-    start = _sweep(F, b.detach(), first.step) if w0 is None else w0
-    options = first.options.tightened(group_amplification(theta, count), b)
+    start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
+    options = first.options.tightened(group_amplification(theta, count, plan.contracting), b)
     solution = resolve_with(options, F, b, first.step, start)
     if _are_stages(theta):
         return solution, solution.value, solution.converged
     states = _states(F.with_mix(lower), b, first.step, solution.value, theta, mix)
+    if plan.contracting:
+        return solution, states, solution.converged
     return solution, states, solution.converged & _accurate(pass_, F, x, solution.value, states)
 
 
@@ -181,7 +190,7 @@ def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number, mi
     return states + (recovered - recovered.detach())
 
 
-def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
+def _group_options(options: SolveOptions, numbers: range, plan: AutoGroup) -> SolveOptions:
     """The options for a group. They ignore failures: failed samples are solved layer by layer, which reports failures.
     The backward solve has no fallback, and keeps the policy of the block."""
     adjoint, place = options.adjoint, options.place
@@ -190,9 +199,7 @@ def _group_options(options: SolveOptions, numbers: range) -> SolveOptions:
     if place is not None:
         place = dataclasses.replace(place, last=numbers[-1])
     observe = None if options.observe is None else partial(_observe_solved, options.observe)
-    return dataclasses.replace(
-        options, solver=Newton(), adjoint=adjoint, on_failure="ignore", place=place, observe=observe
-    )
+    return dataclasses.replace(options, solver=plan, adjoint=adjoint, on_failure="ignore", place=place, observe=observe)
 
 
 def _observe_solved(observe: Callable[[Solution], None], solution: Solution) -> None:
@@ -202,10 +209,13 @@ def _observe_solved(observe: Callable[[Solution], None], solution: Solution) -> 
     observe(solution)
 
 
-def group_amplification(theta: Number, layers: int) -> float:
+def group_amplification(theta: Number, layers: int, contracting: bool = False) -> float:
     """The factor by which the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers,
-    and the slopes in the states amplify an error of the stages. It costs Newton's method about one step."""
-    return layers * (1.0 if _are_stages(theta) else _SLOPES)
+    and the slopes in the states amplify an error of the stages by h F'. That is at most 1 / theta for samples that
+    contract, as in a single layer."""
+    if _are_stages(theta):
+        return float(layers)
+    return layers / float(theta) if contracting else layers * _SLOPES
 
 
 def _are_stages(theta: Number | None) -> bool:

@@ -15,6 +15,7 @@ from resolvent.equation.function import time_columns
 from resolvent.equation.solution import Solution, Status, Work
 from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.scheme import Carry, Step
+from resolvent.solvers.auto import NEWTON_ALONE
 from resolvent.solvers.newton import Newton
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Compiled(Strategy):
             numbers = range(start, min(start + size, pass_.num_steps))
             steps = self._attempt(pass_, numbers, x)
             if steps is None:
-                steps = together(pass_, numbers, x)
+                steps = together(pass_, numbers, x, NEWTON_ALONE)
                 self._learn(start, steps)
                 # Which derivatives exist must not depend on whether the block is compiled yet.
                 steps = tuple(Step(Carry((_FirstOrder.apply(step.state),)), step.solutions) for step in steps)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resolvent_lab.experiments.claim import Claim
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.lotka_volterra.claims import CLAIMS
 from resolvent_lab.experiments.lotka_volterra.model import (
@@ -50,6 +51,12 @@ def _figures(runs: Sequence[Any]) -> dict[str, Any]:
     return figures(runs)
 
 
+def _shown_in(claim: Claim) -> str:
+    if claim.statement.startswith("Theory"):
+        return ""
+    return "Figure 11" if "orbit" in claim.quantity else "Figure 10"
+
+
 EXPERIMENT = Experiment(
     name="lotka-volterra",
     title="Predator and prey",
@@ -61,6 +68,7 @@ EXPERIMENT = Experiment(
     claims=CLAIMS,
     tables=by_settings(("theta",), _COLUMNS),
     figures=_figures,
+    shown_in=_shown_in,
     captions=_CAPTIONS,
     duration=3,
 )

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from resolvent_lab.experiments import machine, strict_json
+from resolvent_lab import strict_json
+from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.run import ROBUSTNESS, Run, finished_runs

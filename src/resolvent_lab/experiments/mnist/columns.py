@@ -116,7 +116,12 @@ _QUICK: Settings = {
     "train_size": 500,
     "batch_size": 50,
 }
-_QUICK_COLUMNS = (*(f"theta{theta:g}" for theta in QUICK_THETAS), "explicit-free", "implicit-free")
+_QUICK_COLUMNS = (
+    *(f"theta{theta:g}" for theta in QUICK_THETAS),
+    "explicit-free",
+    "implicit-free",
+    "implicit-smooth-0.5",
+)
 
 
 def configs(
@@ -164,7 +169,7 @@ def _chosen(columns: str | None, quick: bool, thetas: Sequence[float] | None) ->
         names = [name for given in columns.split(",") for name in _GROUPS.get(given, [given])]
         found = {name: _column(name) for name in names}
     else:
-        found = {name: COLUMNS[name] for name in (_QUICK_COLUMNS if quick else COLUMNS)}
+        found = {name: _column(name) for name in (_QUICK_COLUMNS if quick else COLUMNS)}
         found |= {f"theta{theta:g}": {"theta": theta} for theta in thetas or ()}
     return found if not thetas else {name: s for name, s in found.items() if s["theta"] in thetas}
 

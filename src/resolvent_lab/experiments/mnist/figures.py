@@ -15,7 +15,7 @@ from resolvent import plotting
 from resolvent.models import ImplicitResNet
 from resolvent.plotting import COLORS
 from resolvent_lab.experiments.grid import grid
-from resolvent_lab.experiments.mnist.columns import family
+from resolvent_lab.experiments.mnist.columns import SMOOTH, family
 from resolvent_lab.experiments.mnist.config import MnistConfig
 from resolvent_lab.experiments.mnist.measure import HARDER, NOISE_SEED, SIGMAS, cell
 from resolvent_lab.experiments.mnist.network import Mnist
@@ -36,11 +36,25 @@ def figures(runs: Sequence[Run]) -> dict[str, Figure]:
     models = {column: cast(Mnist, of_column[0].network()).model for column, of_column in columns.items()}
     data = cast(Split, runs[0].batches()).part(cast(MnistConfig, runs[0].config).held_out)
     return {
+        "mnist-main": _main(columns),
         "mnist-noise": _noise(columns),
         "mnist-digits": _digits(models, data),
         "mnist-spectra": _spectra(models, data),
         "mnist-certified": _certified(models, data.take(slice(_CERTIFIED))),
     }
+
+
+def _main(columns: Mapping[str, Sequence[Run]]) -> Figure:
+    """Held-out images: the plain network, the paper's and those with a penalty, or all if none of these was run."""
+    shown = [name for name in ("theta1", "explicit-free", *SMOOTH) if name in columns] or list(columns)
+    figure, axes = grid(1, 1, 2.6)
+    ax = axes[0][0]
+    for color, name in zip(COLORS, shown, strict=False):
+        _band(ax, columns[name], "held_out", False, color, name)
+    ax.set(xlabel="standard deviation of the noise", ylabel="held-out digits right, %")
+    with plotting.paper_style():
+        ax.legend(loc="lower left")
+    return figure
 
 
 def _noise(columns: Mapping[str, Sequence[Run]]) -> Figure:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resolvent_lab.experiments.claim import Claim
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.regression.claims import CLAIMS
 from resolvent_lab.experiments.regression.model import Regression, RegressionConfig, configs, data
@@ -53,6 +54,11 @@ def _figures(runs: Sequence[Any]) -> dict[str, Any]:
     return figures(runs)
 
 
+def _shown_in(claim: Claim) -> str:
+    curves = ("mean squared error", "divergence", "error at", "L-BFGS")
+    return "Figure 7" if any(word in claim.quantity for word in curves) else "Figure 8"
+
+
 EXPERIMENT = Experiment(
     name="regression",
     title="Regression",
@@ -64,6 +70,7 @@ EXPERIMENT = Experiment(
     claims=CLAIMS,
     tables=by_settings(("theta", "alpha_div"), _COLUMNS),
     figures=_figures,
+    shown_in=_shown_in,
     captions=_CAPTIONS,
     duration=1,
 )

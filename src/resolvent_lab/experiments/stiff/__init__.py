@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from resolvent_lab.experiments.claim import Claim
 from resolvent_lab.experiments.experiment import Experiment
 from resolvent_lab.experiments.stiff.claims import CLAIMS
 from resolvent_lab.experiments.stiff.model import Stiff, StiffConfig, configs, data, predicted_slope
@@ -48,6 +49,10 @@ def _figures(runs: Sequence[Any]) -> dict[str, Any]:
     return figures(runs)
 
 
+def _shown_in(claim: Claim) -> str:
+    return "" if claim.statement.startswith("Theory") else "Figure 9"
+
+
 EXPERIMENT = Experiment(
     name="stiff",
     title="A stiff system",
@@ -59,6 +64,8 @@ EXPERIMENT = Experiment(
     claims=CLAIMS,
     tables=by_settings(("points", "theta"), _COLUMNS),
     figures=_figures,
+    main_figure="stiff-trajectories",
+    shown_in=_shown_in,
     captions=_CAPTIONS,
     duration=2,
 )

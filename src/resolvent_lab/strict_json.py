@@ -5,11 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+from resolvent_lab import atomic
+
 _NAMES = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def dump(value: Any, path: Path) -> None:
-    path.write_text(json.dumps(_encode(value), indent=1, allow_nan=False) + "\n")
+    """Writes a file that is complete or not there."""
+    atomic.write(path, (json.dumps(_encode(value), indent=1, allow_nan=False) + "\n").encode())
 
 
 def load(path: Path) -> Any:

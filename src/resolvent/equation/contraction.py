@@ -1,0 +1,69 @@
+"""The fixed-point iteration for samples that contract quickly, in as few operations as possible.
+
+Most residual layers contract: tau F' is small. They need a handful of steps of the plain fixed point, and the cost of
+a solve is then that of everything else: safeguards, histories, statuses. This loop has none of them. It hands every
+sample that contracts slowly, or not at all, to the next solver of the plan.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.problem import Problem
+from resolvent.equation.solver import Attempt, State
+from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.torch_func import any_true, transforming
+
+# A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods.
+_QUICKLY = 0.4
+
+
+def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
+    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them. In half
+    precision the tolerance is so wide that methods which overshoot it are worth their price."""
+    half = problem.precision.itemsize < 4
+    return not (half or stopping.fixed or torch.is_grad_enabled() or transforming())
+
+
+def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Progress:
+    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly.
+
+    Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
+    """
+    checks = stopping.checks(w.device)
+    convergence = Convergence(problem, attempt.solver, stopping)
+    # Graphs are recorded from the step on that is likely the last.
+    at, recorded_from = problem.without_graph(), 0
+    r = at.defect(w)
+    norm = rms(r)
+    progress = convergence.begin(at, State(w=w, norm=norm), None, checks(0))
+    if progress.finished:
+        return progress
+    going, tolerance = progress.running, convergence.strictest(progress)
+    for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
+        w = torch.where(per_sample(going, w), w + problem.precondition(r), w)
+        if step == recorded_from:
+            at = problem
+        r = at.defect(w)
+        before, norm = norm, rms(r)
+        progress.steps = progress.steps + going
+        going = going & (norm > tolerance) & (norm < _QUICKLY * before)
+        if checks(step) and not any_true(going):
+            break
+        if step == 1:
+            recorded_from = _last_step(before, norm, tolerance)
+    progress.steps = progress.steps - progress.running.int()
+    convergence.update(at, progress, State(w=w, norm=norm), progress.running, checks(0))
+    convergence.end(progress)
+    return progress
+
+
+def _last_step(before: Tensor, norm: Tensor, tolerance: Tensor) -> int:
+    """The step after which all samples are likely to have converged, from the residuals before and after the first."""
+    first, second, asked = torch.stack([before.max(), norm.max(), tolerance.min()]).tolist()
+    if not 0 < second < first or not 0 < asked < second:
+        return 2
+    return 1 + max(1, math.floor(math.log(second / asked) / math.log(first / second)))

@@ -1,0 +1,104 @@
+"""Fields that are fitted to segments of trajectories by least squares, short segments first.
+
+From the state at the start of a segment the integrator has to arrive at the state at its end. All segments are samples
+of one batch, each with its own span. A stiff field has to be learned from fast to slow: where the field is not yet
+contracting, an error of a fast component grows in proportion to the length of a segment, and hides all others.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from resolvent_lab.experiments.least_squares import LevenbergMarquardt
+from resolvent_lab.experiments.network import RunConfig, Trainable
+
+
+class Segments(NamedTuple):
+    """Pieces of trajectories: the states (count, n) at their starts and ends, and the times (2, count) there."""
+
+    start: Tensor
+    times: Tensor
+    end: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.times[1] - self.times[0]
+
+    def up_to(self, length: float) -> "Segments":
+        """Those of at most this length."""
+        kept = self.lengths <= length
+        return Segments(self.start[kept], self.times[:, kept], self.end[kept])
+
+
+def segments_of(times: Tensor, states: Tensor) -> Segments:
+    """The segments between neighbouring points of trajectories: times (count, batch), states (count, batch, n)."""
+    ends = torch.stack([times[:-1].flatten(), times[1:].flatten()])
+    return Segments(states[:-1].flatten(0, 1), ends, states[1:].flatten(0, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig(RunConfig):
+    """Settings of a fit. An epoch is one step of the Levenberg-Marquardt method.
+
+    Attributes:
+        stages: number of stages. Each allows segments that are longer by one factor, up to all of them. 0 takes all
+            segments from the start.
+        stage_epochs: epochs of each stage; the rest takes all segments.
+    """
+
+    stages: int
+    stage_epochs: int
+
+    def longest(self, epoch: int, lengths: Tensor) -> float:
+        """The length of the longest segments in an epoch."""
+        stage = epoch // self.stage_epochs + 1
+        low, high = float(lengths.min()), float(lengths.max())
+        if stage >= self.stages:
+            return high
+        return float(low * (high / low) ** (stage / self.stages))
+
+
+class FittedField(Trainable):
+    """A field that is fitted to segments, in double precision. A subclass integrates it, and measures its error.
+
+    `batched` says whether one backward pass takes all residuals together. Passes through `rs.odeint` can.
+    """
+
+    config: FitConfig
+    precision = torch.float64
+    batched = True
+
+    def __init__(self, config: FitConfig, field: nn.Module) -> None:
+        super().__init__(config)
+        self.field = field.to(self.precision)
+        self.automatic_optimization = False
+        self._longest = 0.0
+
+    @abstractmethod
+    def prepare(self, segments: Segments) -> None:
+        """Takes the scales of the field from the data, before the first step."""
+
+    @abstractmethod
+    def residuals(self, segments: Segments) -> Tensor:
+        """The errors at the ends of the segments, (count,)."""
+
+    def terms(self, batch: Any) -> Mapping[str, Tensor]:
+        loss = self.residuals(batch).square().mean()
+        return {"loss": loss, "total": loss}
+
+    def training_step(self, batch: Segments, _: int) -> None:
+        if self.current_epoch == 0:
+            self.prepare(batch)
+        longest = self.config.longest(self.current_epoch, batch.lengths)
+        if longest > self._longest:  # a new stage has another landscape, and forgets the damping
+            self._longest, self._method = longest, LevenbergMarquardt(self.field.parameters(), self.batched)
+        segments = batch.up_to(longest)
+        loss = torch.tensor(self._method.step(lambda: self.residuals(segments)))
+        self.record({"loss": loss, "total": loss, "longest": torch.tensor(longest)})
+
+    def configure_optimizers(self) -> None:
+        """The steps are made in `training_step`."""

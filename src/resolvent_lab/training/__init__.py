@@ -1,0 +1,1 @@
+"""Training on your own data: `resolvent train`, `evaluate`, `predict` and `diagnose`."""

@@ -1,0 +1,94 @@
+"""The quick fixed point of the default plan: which samples it keeps, and what it promises."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from seeding import shifted
+
+
+def rates(*values: float, unknowns: int = 20) -> Tensor:
+    """Diagonal slopes, one row per sample."""
+    return torch.tensor(values)[:, None] * torch.linspace(0.5, 1.0, unknowns)
+
+
+def test_quick_samples_are_kept_and_slow_ones_passed_on() -> None:
+    slopes = rates(0.1, 0.3, 0.8, -50.0)
+    b = torch.randn(4, 20)
+    solution = rs.resolve(rs.Rowwise(lambda w, c: c * w, slopes), b, 1.0)
+    names = [type(solution.solvers[i]).__name__ for i in solution.solver_index.tolist()]
+    assert names[:2] == ["Picard", "Picard"]
+    assert "Picard" not in names[2:]
+    torch.testing.assert_close(solution.value, b / (1 - slopes), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("unknowns", [5, 20, 40, 200])
+def test_a_sample_does_not_depend_on_the_others(unknowns: int) -> None:
+    torch.manual_seed(shifted(3))
+    weights = torch.randn(unknowns, unknowns) / unknowns**0.5
+    scales = torch.tensor([0.05, 0.2, 0.6, 1.5])[:, None]
+    b = torch.randn(4, unknowns)
+
+    def solve(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        start = b[rows].clone().requires_grad_()
+        function = rs.Rowwise(lambda w, s: s * torch.tanh(w @ weights), scales[rows])
+        solution = rs.resolve(function, start, 1.0)
+        solution.value.square().sum().backward()
+        assert start.grad is not None
+        return solution.value.detach(), start.grad, solution.steps
+
+    values, gradients, steps = solve(slice(None))
+    for n in range(4):
+        value, gradient, own = solve(slice(n, n + 1))
+        torch.testing.assert_close(value[0], values[n], rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(gradient[0], gradients[n], rtol=1e-11, atol=1e-11)
+        assert own.item() == steps[n].item()
+
+
+def test_what_is_not_finite_is_not_converged() -> None:
+    slopes = rates(0.1, 0.1, 0.1)
+    slopes[1, 4] = torch.nan
+    function = rs.Rowwise(lambda w, c: c * w.sin(), slopes)
+    solution = rs.resolve(function, torch.randn(3, 20), 1.0, on_failure="ignore")
+    assert solution.converged.tolist() == [True, False, True]
+    assert solution.status[1] == rs.Status.NON_FINITE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("theta", [0.5, 0.8, 1.0])
+def test_layers_solved_together_satisfy_each_equation(theta: float, dtype: torch.dtype) -> None:
+    """For 24 unknowns layers are solved in groups: the equation of every layer must hold to the tolerance."""
+    torch.manual_seed(shifted(1))
+    net = nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 24)).to(dtype)
+    block = rs.ThetaBlock(rs.Autonomous(net), theta, num_steps=6, horizon=1.5)
+    x = torch.randn(7, 24, dtype=dtype)
+    trajectory = block.trajectory(x)
+    assert len(trajectory.solutions) == 1
+    states, exact = trajectory.states.detach().double(), net.double()
+    starts, ends = states[:-1], states[1:]
+    defect = ends - starts - 0.25 * exact((1 - theta) * starts + theta * ends)
+    size = torch.maximum(starts.norm(dim=-1), ends.norm(dim=-1))
+    rtol = {torch.float32: 1e-6, torch.float64: 1e-9}[dtype]
+    assert (defect.norm(dim=-1) / size).max() < 2 * rtol
+
+
+def test_a_stiff_sample_among_others_is_solved_layer_by_layer() -> None:
+    torch.manual_seed(shifted(2))
+
+    class Decay(rs.fields.Field):
+        rowwise = True
+        autonomous = True
+
+        def forward(self, t: float | Tensor, y: Tensor) -> Tensor:
+            return torch.where(y[:, :1] > 0, -0.5, -30.0) * y
+
+    x = torch.rand(3, 24) + 0.1
+    x[1] = -x[1]
+    x.requires_grad_()
+    block = rs.ThetaBlock(Decay(), 1.0, num_steps=4, horizon=1.0)
+    y = block(x)
+    exact = x.detach() / (1 - 0.25 * torch.tensor([-0.5, -30.0, -0.5])[:, None]) ** 4
+    torch.testing.assert_close(y.detach(), exact, rtol=1e-7, atol=1e-9)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, exact / x.detach(), rtol=1e-7, atol=1e-9)
