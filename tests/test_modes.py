@@ -19,7 +19,7 @@ LIBRARY = Path(rs.__file__).parent
 CASES = examples()
 # What is compared differs by rounding and by the tolerance of its solves, and by what autocast rounds.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 4 * torch.finfo(torch.bfloat16).eps}
-SLOW = {"plotting.save", "plotting.theta_regions", "analysis.numerical_range: by products"}
+SLOW = {"blocks.export", "plotting.save", "plotting.theta_regions", "analysis.numerical_range: by products"}
 
 
 def leaves(result: Any) -> list[Tensor]:

@@ -110,7 +110,7 @@ def bounded() -> rs.fields.Bounded:
 
 # The network, and the steps that its solves need.
 CASES = [
-    pytest.param(theta(theta=0.0), 1, id="explicit"),
+    pytest.param(theta(theta=0.0), 1, id="explicit", marks=slow),
     pytest.param(theta(solver=rs.Picard()), 25, id="Picard", marks=slow),
     pytest.param(theta(known), 5, id="Newton, known Jacobian", marks=slow),
     pytest.param(theta(lambda: lambda t, y: torch.sin(t + y)), 5, id="Newton, function", marks=slow),

@@ -122,6 +122,7 @@ def small_sequence() -> Task:
     return sequence("cpu", count=3, tokens=4, size=8)
 
 
+@pytest.mark.slow
 def test_the_row_of_equilibria_runs_and_is_tabled():
     record = run(small_sequence(), {}, Effort(rounds=1, seconds=0.0))
     assert list(record["contenders"]) == ["explicit", "resolvent", "resolvent, Picard and Neumann"]

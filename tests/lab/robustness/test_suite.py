@@ -30,6 +30,7 @@ def models() -> dict[str, nn.Module]:
     return {f"theta={theta}": train(theta_network(theta), *patterns(60)) for theta in (0.0, 1.0)}
 
 
+@pytest.mark.slow
 def test_one_record_whatever_the_batch_size(models: dict[str, nn.Module]) -> None:
     images, labels = patterns(8, seed=1)
     record = evaluate(models, images, labels, seed=3, size=SMALL)
