@@ -202,10 +202,13 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
     """With the names that a reader would have: a model, its inputs and labels, a field."""
     if name.startswith("cuda_graph") and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
+    if name == "export.export":
+        pytest.skip("takes a minute; docs/deploy.md does the same")
     linear = nn.Linear(3, 3)
     nn.init.uniform_(linear.weight, -0.1, 0.1)
     field = rs.fields.MLP(3, 8, 1)
     x = torch.randn(4, 3)
+    model, y = nn.Sequential(rs.ThetaBlock(field), nn.Linear(3, 2)), torch.randn(4, 2)
     session: dict[str, object] = {
         "torch": torch,
         "nn": nn,
@@ -214,12 +217,16 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         "field": field,
         "f": lambda z, x: torch.tanh(linear(z) + x),
         "layer": rs.Equilibrium(lambda z, x: torch.tanh(linear(z) + x)),
-        "model": nn.Sequential(rs.ThetaBlock(field), nn.Linear(3, 2)),
+        "model": model,
+        "network": model,
+        "optimizer": torch.optim.SGD(model.parameters()),
+        "batches": [(x, y)],
         "x": x,
-        "y": torch.randn(4, 2),
+        "y": y,
         "images": x,
         "labels": torch.tensor([0, 1, 1, 0]),
         "loss": nn.functional.mse_loss,
+        "loss_of": nn.functional.mse_loss,
         "criterion": torch.Tensor.sum,
         "cross_entropy": nn.functional.cross_entropy,
     }
