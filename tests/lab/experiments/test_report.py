@@ -154,7 +154,7 @@ def test_a_run_from_before_a_setting_existed_had_its_default(tmp_path):
     strict_json.dump(described, path)
     assert is_finished("regression", config, tmp_path)
     with pytest.raises(ValueError, match="'init'"):
-        is_finished("regression", dataclasses.replace(config, init="xavier"), tmp_path)
+        is_finished("regression", dataclasses.replace(config, init="xavier_unit"), tmp_path)
 
 
 @pytest.fixture(scope="module")
