@@ -31,9 +31,9 @@ def many(solver: Solver) -> list[Trial]:
     """Every class in every precision: a hundred thousand samples for all solvers together."""
     if isinstance(solver, COSTLY):
         return [Trial(e, solver, dtype, 16, 100) for e in CLASSES for dtype in e.precisions]
-    shrinking = [Trial(e, solver, dtype, 420) for e in SHRINKING for dtype in (DOUBLE, SINGLE)]
     # The default tries four or five methods on what has no solution.
-    count = 16 if isinstance(solver, rs.Auto) else 40
+    shrunk, count = (100, 16) if isinstance(solver, rs.Auto) else (420, 40)
+    shrinking = [Trial(e, solver, dtype, shrunk) for e in SHRINKING for dtype in (DOUBLE, SINGLE)]
     return [*shrinking, *(Trial(e, solver, dtype, count) for e in CLASSES for dtype in e.precisions)]
 
 
