@@ -49,13 +49,13 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
             at = problem
         r = at.defect(w)
         before, norm = norm, rms(r)
-        progress.steps = progress.steps + going
+        if step > 1:  # `update` counts the first step.
+            progress.steps = progress.steps + going
         going = going & (norm > tolerance) & (norm < _QUICKLY * before)
         if checks(step) and not any_true(going):
             break
-        if step == 1:
+        if step == 1 and at is not problem and norm.numel() > 0:
             recorded_from = _last_step(before, norm, tolerance)
-    progress.steps = progress.steps - progress.running.int()
     convergence.update(at, progress, State(w=w, norm=norm), progress.running, checks(0))
     convergence.end(progress)
     return progress

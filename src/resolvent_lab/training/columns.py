@@ -43,6 +43,13 @@ def read_arrays(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} cannot be read as an NPZ file of plain arrays: {error}") from None
 
 
+def data_file(file: Path) -> Path:
+    """The file; raises if its name says that it is neither a table nor an NPZ file."""
+    if Path(file).suffix not in (*TABLES, ".npz"):
+        raise ValueError(f"file must end in {', '.join(TABLES)} or .npz, got {file}.")
+    return Path(file)
+
+
 def check_file(file: Path) -> None:
     if not file.is_file():
         raise ValueError(f"there is no file {file}.")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent_lab.training.batches import Samples, samples
-from resolvent_lab.training.columns import TABLES, expect, numbers, read_arrays, read_table
+from resolvent_lab.training.columns import data_file, expect, numbers, read_arrays, read_table
 from resolvent_lab.training.data import Data, standardization
 from resolvent_lab.training.facts import Facts
 
@@ -46,11 +46,9 @@ class Series(Data):
         split_seed: int = 0,
     ) -> None:
         super().__init__(batch_size, validation, test, split_seed)
-        if Path(file).suffix not in (*TABLES, ".npz"):
-            raise ValueError(f"file must end in {', '.join(TABLES)} or .npz, got {file}.")
         if length < 2:
             raise ValueError(f"length is a number of rows and must be 2 or more, got {length}.")
-        self.file, self.series, self.time, self.values = Path(file), series, time, values
+        self.file, self.series, self.time, self.values = data_file(file), series, time, values
         self.length, self.standardize = length, standardize
 
     def read(self) -> Samples:

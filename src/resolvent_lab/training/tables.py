@@ -9,9 +9,9 @@ from torch import Tensor
 
 from resolvent_lab.training.batches import Samples, samples
 from resolvent_lab.training.columns import (
-    TABLES,
     class_numbers,
     classes_of,
+    data_file,
     expect,
     numbers,
     read_arrays,
@@ -53,9 +53,7 @@ class Table(Data):
         split_seed: int = 0,
     ) -> None:
         super().__init__(batch_size, validation, test, split_seed)
-        if Path(file).suffix not in (*TABLES, ".npz"):
-            raise ValueError(f"file must end in {', '.join(TABLES)} or .npz, got {file}.")
-        self.file, self.task, self.standardize = Path(file), task, standardize
+        self.file, self.task, self.standardize = data_file(file), task, standardize
         self.targets = [target] if isinstance(target, str) else list(target)
         if task == "classification" and len(self.targets) != 1:
             raise ValueError(f"a classification has one target, got {self.targets}.")
@@ -162,10 +160,8 @@ class Table(Data):
         )
 
     def read_inputs(self, file: Path, facts: Facts, targets: bool) -> tuple[Samples, list[Any]]:
-        if file.suffix not in (*TABLES, ".npz"):
-            raise ValueError(f"the file must end in {', '.join(TABLES)} or .npz, got {file}.")
         names = list(facts.inputs)
-        found, known = self._raw(file, names, facts.classes)
+        found, known = self._raw(data_file(file), names, facts.classes)
         if targets and known is None:
             raise ValueError(f"{file} has no {', '.join(map(repr, self.targets))}, the target to compare with.")
         if tuple(found.shape[1:]) != facts.shape:
