@@ -16,6 +16,7 @@ from resolvent.solvers.resolve import solve_options
 from schemes.catalogue import ONE_STEP, SCHEMES, column
 
 POLICIES = ["store", "checkpoint", "reversible"]
+SHARP = rs.Stopping(rtol=1e-12, atol=1e-12)
 
 
 class Saved:
@@ -124,10 +125,9 @@ def gradients(block: Block, x: Tensor, t0: float | Tensor = 0.0) -> list[Tensor]
 def test_policies_give_the_same_gradients(theta: float, form: str) -> None:
     field, x = Rotation(4, 8), torch.randn(6, 4, requires_grad=True)
     t0 = torch.linspace(0.0, 1.0, 6).requires_grad_()
-    stopping = rs.Stopping(rtol=1e-12, atol=1e-12)
-    expected = gradients(ThetaBlock(field, theta, 8, 1.6, form, stopping=stopping), x, t0)
+    expected = gradients(ThetaBlock(field, theta, 8, 1.6, form, stopping=SHARP), x, t0)
     for memory in ("checkpoint", "reversible"):
-        got = gradients(ThetaBlock(field, theta, 8, 1.6, form, stopping=stopping, memory=memory), x, t0)
+        got = gradients(ThetaBlock(field, theta, 8, 1.6, form, stopping=SHARP, memory=memory), x, t0)
         for ours, reference in zip(got, expected, strict=True):
             torch.testing.assert_close(ours, reference, atol=1e-8, rtol=0)
 
@@ -137,7 +137,8 @@ def test_policies_give_the_same_gradients_of_learned_numbers(memory: str) -> Non
     field, x = Rotation(4, 8), torch.randn(6, 4, requires_grad=True)
 
     def block(memory: str) -> ThetaBlock:
-        return ThetaBlock(field, 0.4, 5, nn.Parameter(torch.tensor(1.0)), memory=memory, learn_theta=True)
+        horizon = nn.Parameter(torch.tensor(1.0))
+        return ThetaBlock(field, 0.4, 5, horizon, memory=memory, learn_theta=True, stopping=SHARP)
 
     for ours, reference in zip(gradients(block(memory), x), gradients(block("store"), x), strict=True):
         torch.testing.assert_close(ours, reference, atol=1e-8, rtol=0)
@@ -292,7 +293,7 @@ def test_backward_sees_the_weights_of_the_forward_pass(memory: str) -> None:
     named = {f"field.{name}": value for name, value in other.items()}
 
     def gradients(memory: str) -> list[Tensor]:
-        block = ThetaBlock(field, 0.5, 4, memory=memory)
+        block = ThetaBlock(field, 0.5, 4, memory=memory, stopping=SHARP)
         y = torch.func.functional_call(block, named, (x,))
         return torch.autograd.grad(y.pow(2).sum(), list(other.values()))
 
@@ -311,8 +312,8 @@ def test_backward_sees_the_buffers_of_the_forward_pass(memory: str) -> None:
             return self.gain * super().forward(t, y)
 
     field, x = Scaled(), torch.randn(6, 4, requires_grad=True)
-    (expected,) = torch.autograd.grad(ThetaBlock(field, 0.5, 4)(x).pow(2).sum(), x)
-    block = ThetaBlock(field, 0.5, 4, memory=memory)
+    (expected,) = torch.autograd.grad(ThetaBlock(field, 0.5, 4, stopping=SHARP)(x).pow(2).sum(), x)
+    block = ThetaBlock(field, 0.5, 4, stopping=SHARP, memory=memory)
     y = block(x)
     field.gain = torch.tensor(3.0)
     torch.testing.assert_close(torch.autograd.grad(y.pow(2).sum(), x)[0], expected, atol=1e-8, rtol=0)

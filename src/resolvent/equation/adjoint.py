@@ -216,7 +216,7 @@ class ImplicitAdjoint(AttachedAdjoint):
     def solve_from(self, options: SolveOptions, system: LinearProblem, guess: Callable[[Tensor], Tensor]) -> Tensor:
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
-        stopping = self.stopping or options.stopping.for_backward()
+        stopping = self.stopping or options.for_backward()
         # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
         unit = power_of_two(system.b)
         scaled = replace(system, b=system.b / per_sample(unit, system.b))

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.norms import rms, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import any_true, transforming
 
-# A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods.
-_QUICKLY = 0.4
+# A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods, the
+# sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction holds.
+_QUICKLY, _QUICKLY_IF_SMALL, _SMALL = 0.4, 0.7, 1024
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
@@ -37,21 +38,22 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     convergence = Convergence(problem, attempt.solver, stopping)
     # Graphs are recorded from the step on that is likely the last.
     at, recorded_from = problem.without_graph(), 0
-    r = at.defect(w)
+    following, r = at.fixed_point(w)
     norm = rms(r)
     progress = convergence.begin(at, State(w=w, norm=norm), None, checks(0))
     if progress.finished:
         return progress
     going, tolerance = progress.running, convergence.strictest(progress)
+    quickly = _QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        w = torch.where(per_sample(going, w), w + problem.precondition(r), w)
+        w = select(going, following, w)
         if step == recorded_from:
             at = problem
-        r = at.defect(w)
+        following, r = at.fixed_point(w)
         before, norm = norm, rms(r)
         if step > 1:  # `update` counts the first step.
             progress.steps = progress.steps + going
-        going = going & (norm > tolerance) & (norm < _QUICKLY * before)
+        going = going & (norm > tolerance) & (norm < quickly * before)
         if checks(step) and not any_true(going):
             break
         if step == 1 and at is not problem and norm.numel() > 0:

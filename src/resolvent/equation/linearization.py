@@ -76,12 +76,15 @@ class Linearization:
 
     def transposed_defect(self, g: Tensor, u: Tensor) -> Tensor:
         """g - A^T u."""
+        return self.transposed_image(g - u, u)
+
+    def transposed_image(self, g: Tensor, u: Tensor) -> Tensor:
+        """g + tau F'(w)^T u."""
         tau = self.problem.tau
         if isinstance(tau, Tensor):
-            return g - self.transposed_product(u)
+            return g + self._pull_back(tau * u)
         # Memory peaks in this product, so tau u is not stored beside u.
-        pulled = self._pull_back(u)
-        return torch.add(g - u, pulled, alpha=tau)
+        return torch.add(g, self._pull_back(u), alpha=tau)
 
     def _pull_back(self, u: Tensor) -> Tensor:
         """F'(w)^T u."""

@@ -50,6 +50,7 @@ class SolveOptions:
         on_failure: "raise", "warn", "ignore", or a `Mask`.
         place: the position in a network, for messages; None outside a network.
         observe: called with the `Solution` of every solve, forward and backward.
+        asked: the tolerance of the user, if `stopping` is a tighter one.
     """
 
     solver: Plan
@@ -58,16 +59,23 @@ class SolveOptions:
     on_failure: Policy
     place: Place | None = None
     observe: Callable[[Solution], None] | None = None
+    asked: StoppingRule | None = None
 
     def tightened(self, amplification: float, b: Tensor) -> "SolveOptions":
         """The options for a stage whose error the step multiplies by `amplification`.
 
-        The user's tolerance then holds for the equation of the step, not only for that of the stage.
+        The user's tolerance then holds for the equation of the step, not only for that of the stage. The linear systems
+        of the backward pass keep it: a gradient is not multiplied.
         """
         if amplification <= 1:
             return self
         precision = precision_of(b)
-        return dataclasses.replace(self, stopping=self.stopping.tightened(amplification, precision))
+        tight = self.stopping.tightened(amplification, precision)
+        return dataclasses.replace(self, stopping=tight, asked=self.asked or self.stopping)
+
+    def for_backward(self) -> StoppingRule:
+        """The tolerance of the linear systems in the backward pass."""
+        return (self.asked or self.stopping).for_backward()
 
 
 def precision_of(b: Tensor) -> torch.dtype:

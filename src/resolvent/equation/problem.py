@@ -63,6 +63,11 @@ class Problem(ABC):
         (b + tau N(w)) / (1 - tau c).
         """
 
+    def fixed_point(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The next iterate of the fixed-point iteration, w + precondition(r), and the defect r at w."""
+        r = self.defect(w)
+        return w + self.precondition(r), r
+
 
 @dataclass(frozen=True)
 class NonlinearProblem(Problem):
@@ -158,6 +163,12 @@ class NonlinearProblem(Problem):
 
     def precondition(self, r: Tensor) -> Tensor:
         return divided_by_linear_part(r, self.tau, self.function.linear_part)
+
+    def fixed_point(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        if self.function.linear_part is not None:
+            return super().fixed_point(w)
+        image = self.step_of(self.evaluate(w))
+        return image, image - w
 
 
 def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | LinearPart | None) -> Tensor:

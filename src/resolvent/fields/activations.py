@@ -59,11 +59,12 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 Derivative = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 _DERIVATIVES: dict[type[nn.Module], Derivative] = {
     Sin: lambda _, v, x, y: v * torch.cos(x),
-    nn.GELU: lambda a, v, x, y: torch.ops.aten.gelu_backward(v, x.expand_as(v), approximate=a.approximate),
+    # At ones, not at v: one derivative serves all tangents, and torch is several times faster on contiguous memory.
+    nn.GELU: lambda a, v, x, y: v * torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate=a.approximate),
     nn.Identity: lambda _, v, x, y: v,
     nn.ReLU: lambda _, v, x, y: v * (x > 0),
     nn.Sigmoid: lambda _, v, x, y: v * (y * (1 - y)),
-    nn.SiLU: lambda _, v, x, y: torch.ops.aten.silu_backward(v, x.expand_as(v)),
+    nn.SiLU: lambda _, v, x, y: v * torch.ops.aten.silu_backward(torch.ones_like(x), x),
     nn.Softplus: lambda a, v, x, y: v * torch.sigmoid(a.beta * x),
     nn.Tanh: lambda _, v, x, y: v * (1 - y * y),
 }

@@ -81,9 +81,9 @@ class Auto(Plan):
     | at most 128 | Picard | Anderson | NewtonKrylov    | Homotopy        | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov    | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples whose residual every step reduces to 0.4 or less. The others go on to the next method,
-    which continues from the best iterate. The choice depends only on n and on the sample, so its result does not depend
-    on the batch.
+    Picard keeps the samples whose residual every step reduces to 0.7 or less, or 0.4 beyond 1,024 unknowns. The others
+    go on to the next method, which continues from the best iterate. The choice depends only on n and on the sample, so
+    its result does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
