@@ -17,7 +17,7 @@ _DESCRIPTION = (
     "are integrated by rs.odeint with RADAU5 (rtol 1e-3), each with its own steps, and fitted by the "
     "Levenberg-Marquardt method with exact gradients of the accepted steps; segments of short duration come first. "
     "The last 60 of 140 epochs add a penalty on the output weights of the hidden layer, whose weight falls from 0.1 to "
-    "0.001, and integrate with rtol 1e-5. "
+    "0.001. "
     "Errors are those on 20 held-out initial states at 40 times, relative to the largest value of the species on "
     "the trajectory. dopri5 of torchdiffeq integrates the learned field for comparison, to a much earlier time."
 )
