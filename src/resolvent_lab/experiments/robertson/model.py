@@ -144,8 +144,7 @@ class Robertson(FittedField):
         """The residuals, and at the end of the training a penalty on the output weights of the hidden layer.
 
         Many networks fit the fifty points. They differ at states that the five trajectories do not pass, such as a
-        small b beside a small c. The penalty chooses one with the least curvature among them. It comes last: with it
-        from the start, or without the hidden layer, the training ends in poor minima.
+        small b beside a small c. The penalty chooses one with little curvature among them.
         """
         residuals, ridge = self.residuals(segments), self.config.ridge(self.current_epoch)
         if ridge == 0:
