@@ -39,8 +39,9 @@ def coupled_stages(
         return distances(h[:, None] * flow.at_stages(times, states)).reshape(z.shape)
 
     guess = distances(torch.stack([from_last_step(c, h, samples) for c in nodes], 1)).flatten(1)
-    newton, scale = SimplifiedNewton(tolerance, tolerance.newton(y.dtype)), tolerance.scale(y).repeat(1, len(nodes))
-    stage = newton.solve(G, guess, scale, system, samples, wanted)
+    newton = SimplifiedNewton(tolerance, tolerance.newton(y.dtype))
+    weights = tolerance.scale(y).reciprocal().repeat(1, len(nodes))
+    stage = newton.solve(G, guess, weights, system, samples, wanted)
     z = stage.increment.reshape(len(y), len(nodes), -1)
     increments = (inverse[:, :, None] * z[:, None]).sum(2)
     states = (y[:, None] + z).unbind(1)

@@ -207,7 +207,7 @@ class SimplifiedNewton:
         self,
         G: Callable[[Tensor], Tensor],
         guess: Tensor,
-        scale: Tensor,
+        weights: Tensor,
         system: System,
         samples: Samples,
         wanted: Tensor,
@@ -217,34 +217,36 @@ class SimplifiedNewton:
         Arguments:
             G: maps (batch, n) to (batch, n).
             guess: (batch, n), of z.
-            scale: (batch, n), of the weighted norm.
+            weights: (batch, n), of the norm.
             system: I - tau J.
             samples: their last contraction is read and written.
             wanted: mask (batch,) of the samples to solve.
         """
-        z, running, failed = guess, wanted, torch.zeros_like(wanted)
-        accuracy, weights = self.accuracy, scale.reciprocal()
-        size = rate = torch.zeros_like(samples.contraction)
-        # Values that are not finite fail all comparisons, and end in `failed`.
-        for iteration in range(_MOST_ITERATIONS):
+        accuracy, lost = self.accuracy, None
+        # Samples that are not wanted move, too: nobody reads them. There is no rate yet: the last one is used. Values
+        # that are not finite fail all comparisons, and are not solved.
+        update = system.solve(G(guess) - guess)
+        z, size = guess + update, (update * weights).abs().amax(1)
+        running = wanted > (samples.contraction * size <= accuracy)  # and not
+        if not bool(running.any()):
+            return Stage(z, wanted, torch.zeros_like(size))
+        rate = torch.zeros_like(size)
+        for iteration in range(1, _MOST_ITERATIONS):
             update = system.solve(G(z) - z)
             z = torch.where(running[:, None], z + update, z)
             size, last = (update * weights).abs().amax(1), size
-            if iteration == 0:  # There is no rate yet: the last one is used.
-                reached = samples.contraction * size <= accuracy
-            else:
-                now = size / last
-                rate = torch.where(running, now, rate)
-                # The error is now / (1 - now) * size; never true for now >= 1.
-                reached = now * (size + accuracy) <= accuracy
-            running = running & ~reached
+            now = size / last
+            rate = torch.where(running, now, rate)
+            # The error is now / (1 - now) * size; never true for now >= 1.
+            running = running > (now * (size + accuracy) <= accuracy)
             if iteration > _FIRST_DOUBT:  # The rest of the iterations would not be enough.
                 rest = now ** (_MOST_ITERATIONS - 1 - iteration)
-                lost = running & ~(now * (size * rest + accuracy) <= accuracy)
-                running, failed = running & ~lost, failed | lost
+                hopeless = running > (now * (size * rest + accuracy) <= accuracy)
+                running, lost = running > hopeless, hopeless if lost is None else lost | hopeless
             if not bool(running.any()):
                 break
         # Beyond 1, the rate of a divergent iteration, the estimate is larger than 1 in size.
         factor = (rate / (1 - rate)).abs().clamp(min=1e-16)
         samples.contraction = torch.where(rate > 0, factor, samples.contraction)
-        return Stage(z, wanted & ~(failed | running), rate)
+        solved = wanted if lost is None else wanted > lost
+        return Stage(z, solved > running, rate)

@@ -39,6 +39,7 @@ class Outputs:
         by_sample = times.detach().T
         self._direction = torch.where(by_sample[:, -1:] < by_sample[:, :1], -1.0, 1.0).to(by_sample)
         self._keys = (self._direction * by_sample).contiguous()  # increasing for every sample
+        self._ahead = self._keys[:, 1].clone()  # the next of them; infinite after the last
         self._written = torch.ones(batch, dtype=torch.long, device=times.device)
         self._places = [torch.arange(batch, device=times.device)]
         self._values = [y0]
@@ -46,9 +47,7 @@ class Outputs:
 
     def reaches(self, sample: Tensor, end: Tensor) -> Tensor:
         """Mask (rows,) of the steps of samples that end at `end` and cover requested times."""
-        place = self._written[sample]
-        ahead = self._keys[sample, place.clamp(max=self._shape[0] - 1)]
-        return (self._direction[sample, 0] * end >= ahead) & (place < self._shape[0])
+        return self._direction[sample, 0] * end >= self._ahead[sample]
 
     def cover(self, steps: AcceptedSteps, end: Tensor) -> Covered:
         """The requested times in the intervals of the steps, which end at `end` (rows,). Each is returned once."""
@@ -56,6 +55,8 @@ class Outputs:
         upto = torch.searchsorted(self._keys[steps.sample], key[:, None], right=True)[:, 0]
         begin = self._written[steps.sample]
         self._written[steps.sample] = upto
+        rest = self._keys[steps.sample, upto.clamp(max=self._shape[0] - 1)]
+        self._ahead[steps.sample] = torch.where(upto < self._shape[0], rest, torch.inf)
         many = upto - begin
         row = torch.repeat_interleave(torch.arange(len(many), device=end.device), many)
         offset = torch.arange(len(row), device=end.device) - (many.cumsum(0) - many)[row]

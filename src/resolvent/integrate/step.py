@@ -91,7 +91,7 @@ def _stages(
     """The increments and the states of the stages, one after the other, whether they were solved, and the rate."""
     table, y = method.tableau, samples.y
     h = interval.h.to(y.dtype)[:, None]
-    newton, scale = SimplifiedNewton(tolerance, tolerance.newton(y.dtype)), tolerance.scale(y)
+    newton, weights = SimplifiedNewton(tolerance, tolerance.newton(y.dtype)), tolerance.scale(y).reciprocal()
     tau, increments = method.diagonal * h, list[Tensor]()
     solved, rate, states = wanted, torch.zeros_like(y[:, 0]), [y]
     for i, (row, c) in enumerate(zip(table.A, table.c, strict=True)):
@@ -102,7 +102,7 @@ def _stages(
         else:
             assert system is not None
             guess = row[i] * _guess(method, i, increments, h, samples)
-            stage = newton.solve(_stage_equation(flow, t, b, tau), guess, scale, system, samples, solved)
+            stage = newton.solve(_stage_equation(flow, t, b, tau), guess, weights, system, samples, solved)
             increments.append(stage.increment / row[i])
             solved, rate = stage.converged, torch.maximum(rate, stage.rate)
             b = b + stage.increment

@@ -53,7 +53,7 @@ class LevenbergMarquardt:
         for _ in range(_TRIALS):
             move, _ = torch.linalg.solve_ex(matrix + self.damping * shift, gradient)
             self._put(before, move)
-            found = self._try(residuals)
+            found = mean_square_at(residuals)
             if found < self.loss:
                 self.damping, self.loss = max(self.damping / 5, 1e-10), found
                 return self.loss
@@ -76,14 +76,15 @@ class LevenbergMarquardt:
         for parameter, old, part in zip(self.parameters, before, moves, strict=True):
             parameter.copy_(old - part.reshape(old.shape))
 
-    @torch.no_grad()
-    def _try(self, residuals: Callable[[], Tensor]) -> float:
-        """The mean square, or infinity where a field cannot be integrated."""
-        try:
-            found = _mean_square(residuals())
-        except rs.ConvergenceError:
-            return math.inf
-        return found if math.isfinite(found) else math.inf
+
+@torch.no_grad()
+def mean_square_at(residuals: Callable[[], Tensor]) -> float:
+    """The mean square of the residuals, or infinity where a field cannot be integrated."""
+    try:
+        found = _mean_square(residuals())
+    except rs.ConvergenceError:
+        return math.inf
+    return found if math.isfinite(found) else math.inf
 
 
 def _mean_square(r: Tensor) -> float:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from resolvent_lab.experiments.least_squares import LevenbergMarquardt
+from resolvent_lab.experiments.least_squares import LevenbergMarquardt, mean_square_at
 from resolvent_lab.experiments.network import RunConfig, Trainable
+
+_RIDGES = (0.1, 0.01, 0.001)
 
 
 class Segments(NamedTuple):
@@ -48,10 +50,12 @@ class FitConfig(RunConfig):
         stages: number of stages. Each allows segments that are longer by one factor, up to all of them. 0 takes all
             segments from the start.
         stage_epochs: epochs of each stage; the rest takes all segments.
+        smoothing: number of epochs at the end with a penalty on the curvature of the field.
     """
 
     stages: int
     stage_epochs: int
+    smoothing: int = 0
 
     def longest(self, epoch: int, lengths: Tensor) -> float:
         """The length of the longest segments in an epoch."""
@@ -60,6 +64,11 @@ class FitConfig(RunConfig):
         if stage >= self.stages:
             return high
         return float(low * (high / low) ** (stage / self.stages))
+
+    def ridge(self, epoch: int) -> float:
+        """The weight of the penalty: 0, and over the last epochs 0.1, 0.01 and 0.001."""
+        done = epoch - (self.epochs - self.smoothing)
+        return 0.0 if done < 0 else _RIDGES[done * len(_RIDGES) // self.smoothing]
 
 
 class FittedField(Trainable):
@@ -76,7 +85,7 @@ class FittedField(Trainable):
         super().__init__(config)
         self.field = field.to(self.precision)
         self.automatic_optimization = False
-        self._longest = 0.0
+        self._landscape = (0.0, 0.0)
 
     @abstractmethod
     def prepare(self, segments: Segments) -> None:
@@ -86,19 +95,25 @@ class FittedField(Trainable):
     def residuals(self, segments: Segments) -> Tensor:
         """The errors at the ends of the segments, (count,)."""
 
+    @abstractmethod
+    def objective(self, segments: Segments) -> Tensor:
+        """What is squared and minimised in the present epoch: the residuals, weighted or with penalties."""
+
     def terms(self, batch: Any) -> Mapping[str, Tensor]:
-        loss = self.residuals(batch).square().mean()
-        return {"loss": loss, "total": loss}
+        terms = {"loss": self.residuals(batch), "total": self.objective(batch)}
+        return {name: values.square().mean() for name, values in terms.items()}
 
     def training_step(self, batch: Segments, _: int) -> None:
         if self.current_epoch == 0:
             self.prepare(batch)
         longest = self.config.longest(self.current_epoch, batch.lengths)
-        if longest > self._longest:  # a new stage has another landscape, and forgets the damping
-            self._longest, self._method = longest, LevenbergMarquardt(self.field.parameters(), self.batched)
+        landscape = longest, self.config.ridge(self.current_epoch)
+        if landscape != self._landscape:  # the damping was that of another landscape
+            self._landscape, self._method = landscape, LevenbergMarquardt(self.field.parameters(), self.batched)
         segments = batch.up_to(longest)
-        loss = torch.tensor(self._method.step(lambda: self.residuals(segments)))
-        self.record({"loss": loss, "total": loss, "longest": torch.tensor(longest)})
+        total = self._method.step(lambda: self.objective(segments))
+        loss = mean_square_at(lambda: self.residuals(segments))
+        self.record({"loss": torch.tensor(loss), "total": torch.tensor(total), "longest": torch.tensor(longest)})
 
     def configure_optimizers(self) -> None:
         """The steps are made in `training_step`."""

@@ -76,6 +76,23 @@ def test_segments_join_neighbouring_points_and_longer_ones_come_later():
     assert at_once.longest(0, segments.lengths) == 100.0
 
 
+def test_the_last_epochs_penalise_the_hidden_layer():
+    config = robertson.RobertsonConfig(seed=0, epochs=10, smoothing=6)
+    assert [config.ridge(epoch) for epoch in range(10)] == [0.0] * 4 + [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    assert robertson.RobertsonConfig(seed=0, epochs=10, smoothing=0).ridge(9) == 0.0
+
+
+def test_a_segment_on_the_wrong_branch_does_not_disturb_the_others(monkeypatch):
+    errors = torch.tensor([[1e-4, -2e-4], [3.0, 0.0]], dtype=torch.float64)
+    segments = segments_of(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.zeros(2, 2, 2))
+    for bounded, expected in ((False, 3.0), (True, 0.1)):
+        network = van_der_pol.VanDerPol(van_der_pol.VanDerPolConfig(method="adaptive", seed=0, bounded=bounded))
+        monkeypatch.setattr(network, "residuals", lambda _: errors.flatten())
+        near, far = network.objective(segments).reshape(2, 2)
+        torch.testing.assert_close(near, errors[0], rtol=1e-5, atol=0)
+        assert far[0].item() == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.slow
 def test_there_are_fifty_points_and_the_held_out_states_are_others():
     config = robertson.RobertsonConfig(seed=0)

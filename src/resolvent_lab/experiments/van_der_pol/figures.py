@@ -35,5 +35,5 @@ def _cycles(runs: Sequence[Run]) -> Figure:
 
 def _title(config: VanDerPolConfig) -> str:
     if config.method == ADAPTIVE:
-        return "adaptive" + ("" if config.stages else ", all at once")
-    return f"one step, {config.method}"
+        return "adaptive" + (",\nbounded" if config.bounded else "" if config.stages else ",\nall at once")
+    return f"one step,\n{config.method}"
