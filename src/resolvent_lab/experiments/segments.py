@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from resolvent_lab.experiments.least_squares import LevenbergMarquardt
 from resolvent_lab.experiments.network import RunConfig, Trainable
+from resolvent_lab.fitting.checkpoints import ENTRY
 
 
 class Segments(NamedTuple):
@@ -76,7 +77,7 @@ class FittedField(Trainable):
         super().__init__(config)
         self.field = field.to(self.precision)
         self.automatic_optimization = False
-        self._longest = 0.0
+        self._longest, self._method = 0.0, self._new_method()
 
     @abstractmethod
     def prepare(self, segments: Segments) -> None:
@@ -95,10 +96,22 @@ class FittedField(Trainable):
             self.prepare(batch)
         longest = self.config.longest(self.current_epoch, batch.lengths)
         if longest > self._longest:  # a new stage has another landscape, and forgets the damping
-            self._longest, self._method = longest, LevenbergMarquardt(self.field.parameters(), self.batched)
+            self._longest, self._method = longest, self._new_method()
         segments = batch.up_to(longest)
         loss = torch.tensor(self._method.step(lambda: self.residuals(segments)))
         self.record({"loss": loss, "total": loss, "longest": torch.tensor(longest)})
 
     def configure_optimizers(self) -> None:
         """The steps are made in `training_step`."""
+
+    def _new_method(self) -> LevenbergMarquardt:
+        return LevenbergMarquardt(self.field.parameters(), self.batched)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[ENTRY]["method"] = (self._longest, self._method.damping, self._method.loss)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._method = self._new_method()
+        self._longest, self._method.damping, self._method.loss = checkpoint[ENTRY]["method"]
