@@ -23,7 +23,8 @@ from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.claim import judge_claims
 from resolvent_lab.experiments.network import Config
 from resolvent_lab.experiments.results import Results
-from resolvent_lab.experiments.run import Run, finished_runs, train
+from resolvent_lab.experiments.run import Run, finished_runs
+from resolvent_lab.experiments.train import train
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "regression": {

@@ -94,17 +94,15 @@ def complete(out: Path) -> bool:
 
 
 pytestmark = pytest.mark.slow
-MOMENTS = ["start", "finished"]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(
-    ("number", "jobs"),
+    ("number", "jobs", "moment"),
     [
-        pytest.param(signal.SIGINT, 1, id="ctrl-c with one job"),
-        pytest.param(signal.SIGINT, 2, id="ctrl-c with two jobs"),
-        pytest.param(signal.SIGTERM, 1, id="sigterm with one job"),
-        pytest.param(signal.SIGTERM, 2, id="sigterm with two jobs"),
+        pytest.param(signal.SIGINT, 1, "start", id="ctrl-c with one job"),
+        pytest.param(signal.SIGINT, 2, "finished", id="ctrl-c with two jobs"),
+        pytest.param(signal.SIGTERM, 1, "finished", id="sigterm with one job"),
+        pytest.param(signal.SIGTERM, 2, "start", id="sigterm with two jobs"),
     ],
 )
 def test_a_signal_ends_all_processes_and_says_so(
@@ -124,7 +122,7 @@ def test_a_signal_ends_all_processes_and_says_so(
     assert complete(tmp_path)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", ["start", "finished"])
 def test_workers_die_with_their_parent(tmp_path: Path, moment: str) -> None:
     with training(tmp_path, 2) as process:
         begin(process, 2, moment)

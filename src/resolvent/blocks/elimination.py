@@ -19,20 +19,20 @@ def eliminate(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     n = A.shape[-1]
     both = torch.cat([A, B], dim=-1)
     free = torch.ones_like(A[..., :1], dtype=torch.bool)
-    usable = torch.ones_like(A[..., 0, 0], dtype=torch.bool)
     numbers = torch.arange(n, device=A.device)[:, None]
-    order = []
+    order, pivots = [], []
     for k in range(n):
         column = both[..., k : k + 1]
-        largest = torch.where(free, column.abs(), -1.0).argmax(-2, keepdim=True)
-        chosen = numbers == largest
-        row = torch.where(chosen, both, 0.0).sum(-2, keepdim=True)
+        largest = column.abs().where(free, -1.0).argmax(-2, keepdim=True)
+        others = numbers != largest
+        row = both.masked_fill(others, 0.0).sum(-2, keepdim=True)
         pivot = row[..., k : k + 1]
-        usable = usable & (pivot[..., 0, 0] != 0)
         # The chosen row becomes row / pivot, and the column is cleared in all others.
-        both = both - (column - chosen.to(both.dtype)) * (row / pivot)
-        free = free & ~chosen
+        both = torch.where(others, both - column * (row / pivot), row / pivot)
+        free = free & others
         order.append(largest)
+        pivots.append(pivot)
+    usable = (torch.cat(pivots, dim=-2) != 0).all(-2)[..., 0]
     rows = torch.cat(order, dim=-2).expand(*B.shape)
     return both[..., n:].gather(-2, rows), usable
 

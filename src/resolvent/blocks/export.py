@@ -12,6 +12,7 @@ from resolvent.blocks.block import Block
 from resolvent.blocks.elimination import ELEMENTARY
 from resolvent.blocks.fixed_steps import fixed_steps
 from resolvent.blocks.memory import Store
+from resolvent.blocks.simplify import simplify
 from resolvent.blocks.solved_with import solved_with
 from resolvent.blocks.theta_block import ThetaBlock
 from resolvent.blocks.weights import frozen_weights, outside_inference
@@ -143,12 +144,7 @@ def _traced(run: Callable[..., Any], inputs: tuple[Tensor, ...]) -> torch.fx.Gra
 
     with _explaining(), enable_python_dispatcher(), mode:
         graph = make_fx(run, decomposition_table=ELEMENTARY, _allow_non_fake_inputs=True)(*map(fake, inputs))
-    for node in graph.graph.nodes:
-        # Whether a view is possible depends on the layout of a tensor, which the second tracer may choose otherwise.
-        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
-            node.target = torch.ops.aten.reshape.default
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    simplify(graph)
     return graph
 
 

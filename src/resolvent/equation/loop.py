@@ -85,7 +85,7 @@ def iterate(
     state: Any = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     first = state.norm
     progress = convergence.begin(problem, state, active, checks(0), natural)
-    part, may_compact = problem, _may_compact(problem, w)
+    part, may_compact = problem, not stopping.fixed and _may_compact(problem, w)
     near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
     for step in range(stopping.limit or attempt.max_steps or solver.max_steps):

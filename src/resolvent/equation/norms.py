@@ -41,7 +41,9 @@ def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
     Usually all samples agree. If testing that is cheaper than a copy, one of the two is returned without copying.
     """
-    if yes.numel() >= _MIN_SIZE_TO_TEST and yes.device.type == "cpu" and not transforming():
+    # A tracer's tensors are of a class of their own. They have no values to test.
+    traced = type(chosen) is not Tensor or transforming()
+    if not traced and yes.numel() >= _MIN_SIZE_TO_TEST and yes.device.type == "cpu":
         if bool(chosen.all()):
             return yes
         if not bool(chosen.any()):

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent_lab.lightning import LightningDataModule, LightningModule
+from resolvent_lab.fitting.checkpoints import ENTRY
+from resolvent_lab.fitting.epoch_data import EpochData
+from resolvent_lab.lightning import LightningModule
 
 Metrics = dict[str, Any]
 
@@ -80,6 +82,12 @@ class Trainable(LightningModule, ABC):
         for name, value in terms.items():
             self.curves.setdefault(name, []).append(float(value.detach()))
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint.setdefault(ENTRY, {})["curves"] = self.curves
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.curves = checkpoint[ENTRY]["curves"]
+
 
 class Network(Trainable):
     """A network of theta layers in training. A subclass defines its loss and its measurements."""
@@ -124,7 +132,7 @@ class Network(Trainable):
         return {"optimizer": adam, "lr_scheduler": scheduler, "monitor": "loss"}
 
 
-class Batches(LightningDataModule):
+class Batches(EpochData):
     """Data as a list of batches, for small data sets."""
 
     def __init__(self, batches: list[Any], shuffle: bool = False) -> None:
@@ -132,7 +140,10 @@ class Batches(LightningDataModule):
         self.batches = batches
         self.shuffle = shuffle
 
-    def train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def epoch(self) -> torch.utils.data.DataLoader[Any]:
         return torch.utils.data.DataLoader(self.batches, batch_size=None, shuffle=self.shuffle)  # type: ignore[arg-type]
 
 

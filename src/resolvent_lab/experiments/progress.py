@@ -31,8 +31,10 @@ class Progress:
         self.runs, self.finished = len(tasks), 0
         # A run is one unit, whatever the number of its epochs: runs of one sweep mostly take equally long.
         self.shares: dict[Task, float] = {}
+        # What had been done of a run when it began here. Only the rest tells how fast it goes.
+        self.begun: dict[Task, float] = {}
         self.bars: dict[Task, tqdm[Any]] = {}
-        self.first: tuple[float, float] | None = None
+        self.first: float | None = None
         self.total = tqdm(total=self.runs, desc=f"{self.runs} runs", bar_format=_FORMAT, disable=not self.terminal)
 
     def __enter__(self) -> "Progress":
@@ -43,15 +45,23 @@ class Progress:
             bar.close()
 
     def advance(self, task: Task, epoch: int) -> None:
-        """A run has done some epochs."""
+        """A run has done some epochs. The first call for a run says where it begins."""
         share = min(1.0, epoch / task[1].epochs)
-        before = self.shares.get(task, 0.0)
+        if task not in self.begun:
+            self._begin(task, share)
+        before = self.shares[task]
         self.shares[task] = share
-        if self.first is None:  # the time for starting processes does not count
-            self.first = time.monotonic(), sum(self.shares.values())
         self.total.update(share - before)
         if self.verbose:
             self._show(task, epoch, before, share)
+
+    def _begin(self, task: Task, share: float) -> None:
+        if self.first is None:  # the time for starting processes does not count
+            self.first = time.monotonic()
+        self.begun[task] = self.shares[task] = share
+        if self.terminal:
+            self.total.initial += share
+            self.total.n += share
 
     def finish(self, task: Task) -> None:
         """A run has ended, well or not."""
@@ -72,16 +82,16 @@ class Progress:
                 print(f"{name_of(task)}: epoch {epoch} of {task[1].epochs}, {self._left()}", flush=True)
             return
         if task not in self.bars:
-            self.bars[task] = tqdm(total=task[1].epochs, desc=name_of(task), unit="epoch", leave=False)
+            self.bars[task] = tqdm(total=task[1].epochs, desc=name_of(task), unit="epoch", leave=False, initial=epoch)
         self.bars[task].update(epoch - self.bars[task].n)
 
     def _left(self) -> str:
-        """The time that is left, if the rest goes as fast as since the first report."""
+        """The time that is left, if the rest goes as fast as what was done here."""
         done = sum(self.shares.values())
-        began, before = self.first or (0.0, done)
-        if done <= before:
+        here = done - sum(self.begun.values())
+        if self.first is None or here <= 0:
             return "time left unknown"
-        return f"about {tqdm.format_interval((time.monotonic() - began) * (self.runs - done) / (done - before))} left"
+        return f"about {tqdm.format_interval((time.monotonic() - self.first) * (self.runs - done) / here)} left"
 
 
 def name_of(task: Task) -> str:

@@ -1,14 +1,9 @@
-"""One run: a configuration is trained, and becomes a folder with configuration, weights, curves and metrics."""
+"""A finished run: a folder with configuration, weights, curves and metrics."""
 
 import dataclasses
-import logging
 import platform
 import shutil
-import tempfile
-import time
-import warnings
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +12,15 @@ import torch
 
 import resolvent as rs
 from resolvent_lab import lightning, strict_json
-from resolvent_lab.experiments import machine
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.experiment import Data
 from resolvent_lab.experiments.network import Metrics, RunConfig, Trainable
+from resolvent_lab.experiments.unfinished import CONFIG, Unfinished
 
 _CURVE_POINTS = 300
 _WEIGHTS, _CURVES = "weights.pt", "curves.json"
 
 ROBUSTNESS = "robustness.json"
 """Results of attacks on the trained network. They may be added to the folder of a run later."""
-
-OnEpoch = Callable[[int], object]
-"""Called after each epoch with the number of epochs so far. An exception ends the run."""
 
 
 class DamagedRunError(ValueError):
@@ -77,33 +68,51 @@ def is_finished(experiment: str, config: RunConfig, out: Path) -> bool:
     """Whether the run is in its folder.
 
     A damaged folder is moved aside, with a message, so that the run is repeated. A run with other settings under the
-    same name is an error.
+    same name, finished or not, is an error.
     """
     folder = folder_of(experiment, config, out)
     if not folder.exists():
+        _check_unfinished(experiment, config, Unfinished(folder))
         return False
     try:
-        found = dataclasses.asdict(load(folder).config)
+        found = load(folder).config
     except DamagedRunError as error:
         aside = folder.with_name(f".damaged-{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         print(f"{error} The run is repeated; the damaged folder is now {aside}.", flush=True)
         return False
-    asked = dataclasses.asdict(config)
-    if found != asked:
-        differing = {key: (found[key], asked[key]) for key in asked if found[key] != asked[key]}
+    _check_settings(found, config, folder)
+    Unfinished(folder).remove()
+    return True
+
+
+def _check_settings(found: RunConfig, config: RunConfig, folder: Path) -> None:
+    there, asked = dataclasses.asdict(found), dataclasses.asdict(config)
+    differing = {key: (there[key], asked[key]) for key in asked if there[key] != asked[key]}
+    if differing:
         raise ValueError(
             f"{folder} holds a run with other settings (there, asked for): {differing}. Take another folder with "
             "--out, or remove that one."
         )
-    return True
+
+
+def _check_unfinished(experiment: str, config: RunConfig, unfinished: Unfinished) -> None:
+    if unfinished.last is None:
+        return
+    try:
+        found = _config(experiment, unfinished.settings()["config"], unfinished.path)
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        print(f"{unfinished.path} cannot be used ({error}). The run begins anew.", flush=True)
+        unfinished.remove()
+        return
+    _check_settings(found, config, unfinished.path)
 
 
 def load(folder: Path) -> Run:
     """Reads the run in a folder. Raises DamagedRunError, with the name of the file, if a file cannot be read."""
     try:
-        described = strict_json.load(folder / "config.json")
+        described = strict_json.load(folder / CONFIG)
         outcome = strict_json.load(folder / "metrics.json")
         strict_json.load(folder / _CURVES)
         _check_archive(folder / _WEIGHTS)
@@ -154,71 +163,21 @@ def _check_archive(path: Path) -> None:
         raise ValueError(f"{path}: wrong checksum of {broken}")
 
 
-def train(experiment: str, config: RunConfig, out: Path, on_epoch: OnEpoch = lambda _: None) -> None:
-    """Trains a network and writes the folder of the run. The folder appears when it is complete."""
-    parts = experiments()[experiment]
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    # States are a few numbers: more threads would only wait for each other, and single precision is enough.
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float32)
-    try:
-        torch.manual_seed(config.seed)
-        batches = parts.data(config)
-        network = parts.network(config)
-        began = time.perf_counter()
-        _fit(network, batches, on_epoch)
-        seconds = time.perf_counter() - began
-        _write(folder_of(experiment, config, out), experiment, network, network.measure(batches.batches), seconds)
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
+def write(folder: Path, experiment: str, network: Trainable, metrics: Metrics, seconds: float) -> None:
+    """Writes into the folder of the unfinished run and renames, so that a folder of this name is always complete."""
+    draft = Unfinished(folder).path / "finished"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    torch.save(network.state_dict(), draft / _WEIGHTS)
+    strict_json.dump(described(experiment, network.config), draft / CONFIG)
+    outcome = {"metrics": metrics, "versions": versions(), "seconds": seconds}
+    strict_json.dump(outcome, draft / "metrics.json")
+    strict_json.dump(_thinned(network.curves, network.config.epochs), draft / _CURVES)
+    draft.rename(folder)
 
 
-class _Watch(lightning.Callback):
-    def __init__(self, on_epoch: OnEpoch) -> None:
-        self.on_epoch = on_epoch
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self.on_epoch(trainer.current_epoch + 1)
-
-
-def _fit(network: Trainable, batches: Data, on_epoch: OnEpoch) -> None:
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        # Lightning's advice for large data: more workers, longer intervals of logging.
-        warnings.simplefilter("ignore")
-        trainer = lightning.Trainer(
-            accelerator="gpu" if machine.device().type == "cuda" else "cpu",
-            devices=1,
-            max_epochs=network.config.epochs,
-            callbacks=[_Watch(on_epoch)],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-        )
-        trainer.fit(network.train(), datamodule=batches)
-    network.eval()
-
-
-def _write(folder: Path, experiment: str, network: Trainable, metrics: Metrics, seconds: float) -> None:
-    """Writes into a temporary folder and renames it, so that a folder of this name is always complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder.parent))
-    try:
-        torch.save(network.state_dict(), draft / _WEIGHTS)
-        described = {"experiment": experiment, "config": dataclasses.asdict(network.config)}
-        strict_json.dump(described, draft / "config.json")
-        outcome = {"metrics": metrics, "versions": versions(), "seconds": seconds}
-        strict_json.dump(outcome, draft / "metrics.json")
-        strict_json.dump(_thinned(network.curves, network.config.epochs), draft / _CURVES)
-        draft.chmod(0o755)
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+def described(experiment: str, config: RunConfig) -> dict[str, Any]:
+    return {"experiment": experiment, "config": dataclasses.asdict(config)}
 
 
 def _thinned(curves: dict[str, list[float]], epochs: int) -> dict[str, list[float]]:

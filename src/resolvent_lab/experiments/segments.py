@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from resolvent_lab.experiments.least_squares import LevenbergMarquardt, mean_square_at
 from resolvent_lab.experiments.network import RunConfig, Trainable
+from resolvent_lab.fitting.checkpoints import ENTRY
 
 _RIDGES = (0.1, 0.01, 0.001)
 
@@ -85,7 +86,7 @@ class FittedField(Trainable):
         super().__init__(config)
         self.field = field.to(self.precision)
         self.automatic_optimization = False
-        self._landscape = (0.0, 0.0)
+        self._landscape, self._method = (0.0, 0.0), self._new_method()
 
     @abstractmethod
     def prepare(self, segments: Segments) -> None:
@@ -109,7 +110,7 @@ class FittedField(Trainable):
         longest = self.config.longest(self.current_epoch, batch.lengths)
         landscape = longest, self.config.ridge(self.current_epoch)
         if landscape != self._landscape:  # the damping was that of another landscape
-            self._landscape, self._method = landscape, LevenbergMarquardt(self.field.parameters(), self.batched)
+            self._landscape, self._method = landscape, self._new_method()
         segments = batch.up_to(longest)
         total = self._method.step(lambda: self.objective(segments))
         loss = mean_square_at(lambda: self.residuals(segments))
@@ -117,3 +118,16 @@ class FittedField(Trainable):
 
     def configure_optimizers(self) -> None:
         """The steps are made in `training_step`."""
+
+    def _new_method(self) -> LevenbergMarquardt:
+        return LevenbergMarquardt(self.field.parameters(), self.batched)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[ENTRY]["method"] = (self._landscape, self._method.damping, self._method.loss)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._method = self._new_method()
+        landscape, self._method.damping, self._method.loss = checkpoint[ENTRY]["method"]
+        self._landscape = tuple(landscape)

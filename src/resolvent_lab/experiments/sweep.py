@@ -8,7 +8,8 @@ from resolvent_lab.command import CommandError
 from resolvent_lab.experiments.processes import ctrl_c_blocked, send, workers
 from resolvent_lab.experiments.progress import Progress, Task
 from resolvent_lab.experiments.results import Failure, note_of, write_note
-from resolvent_lab.experiments.run import OnEpoch, is_finished, train
+from resolvent_lab.experiments.run import is_finished
+from resolvent_lab.experiments.train import OnEpoch, train
 from resolvent_lab.lock import exclusive
 
 _REPORTS_PER_RUN = 100
@@ -90,10 +91,12 @@ def _attempt(task: Task, out: Path, on_epoch: OnEpoch) -> Failure | None:
 
 
 def _work(task: Task, out: Path) -> Failure | None:
-    every = max(1, task[1].epochs // _REPORTS_PER_RUN)
+    every, sent = max(1, task[1].epochs // _REPORTS_PER_RUN), -task[1].epochs
 
     def on_epoch(epoch: int) -> None:
-        if epoch % every == 0:
+        nonlocal sent
+        if epoch - sent >= every:
             send((task, epoch))
+            sent = epoch
 
     return _attempt(task, out, on_epoch)

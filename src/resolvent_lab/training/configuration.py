@@ -16,12 +16,17 @@ def add_arguments(parser: "ArgumentParser") -> None:
     from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 
     from resolvent_lab.lightning import Trainer
-    from resolvent_lab.training import architectures, pictures, series, tables  # noqa: F401  their classes get names
+    from resolvent_lab.training import architectures, pictures, series, tables, toys  # noqa: F401  their classes get names
     from resolvent_lab.training.data import Data
     from resolvent_lab.training.network import Architecture
     from resolvent_lab.training.penalties import Penalties
 
-    parser.add_argument("--data", type=Data, required=True, help="Table, Series, Pictures, or your own class")
+    parser.add_argument(
+        "--data",
+        type=Data,
+        required=True,
+        help="Table, Series, Pictures, one of the paper's (Sine, StiffSystem, PredatorPrey), or your own class",
+    )
     parser.add_argument(
         "--model",
         type=Architecture,

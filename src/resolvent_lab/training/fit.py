@@ -1,9 +1,7 @@
 """Training: from the settings of a run to its folder."""
 
 import contextlib
-import logging
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +9,16 @@ import torch
 
 import resolvent as rs
 from resolvent_lab.command import CommandError, Interrupted
+from resolvent_lab.fitting.checkpoints import BEST, UnusableCheckpointError, read_checkpoint
+from resolvent_lab.fitting.fit import fit, make_trainer
 from resolvent_lab.lightning import Callback, LightningModule, MisconfigurationException, Trainer
 from resolvent_lab.lock import exclusive
 from resolvent_lab.solver_monitor import SolverMonitor
 from resolvent_lab.training import configuration
 from resolvent_lab.training.batches import mixed
-from resolvent_lab.training.checkpoints import LastCheckpoint, SafeCheckpoints, read_checkpoint
 from resolvent_lab.training.data import Data
 from resolvent_lab.training.learner import Learner
-from resolvent_lab.training.run_folder import RunFolder, load_state
+from resolvent_lab.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -99,8 +98,6 @@ def _train(settings: "Namespace", data: Data, learner: Learner, trainer: Trainer
         if finished is not None and _lengths(before) == _lengths(settings):
             print(f"the run in {folder.path} is finished already")
             return finished
-    if resumed is not None:
-        load_state(learner, read_checkpoint(resumed)["state_dict"], resumed)
     if _rank() == 0:
         folder.write_config(configuration.text(settings))
         folder.write_facts(learner.facts)
@@ -115,15 +112,15 @@ def _lengths(settings: "Namespace") -> tuple[Any, ...]:
 
 def _trainer(objects: Any, folder: RunFolder, learner: Learner) -> Trainer:
     options = dict(vars(objects.trainer))
-    options["callbacks"] = [*_listed(options.get("callbacks")), *_callbacks(objects, folder, learner)]
+    callbacks = [*_listed(options.pop("callbacks", None)), *_callbacks(objects, folder, learner)]
+    plugins = _listed(options.pop("plugins", None))
     if options.get("logger") in (None, True):
         options["logger"] = _loggers(folder.logs)
     if options.get("log_every_n_steps") is None:
         options["log_every_n_steps"] = max(1, min(50, learner.facts.samples // objects.data.batch_size))
-    options["plugins"] = [*_listed(options.get("plugins")), SafeCheckpoints()]
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    options["default_root_dir"] = folder.path
     try:
-        return Trainer(default_root_dir=folder.path, **options)
+        return make_trainer(folder.checkpoints, callbacks, plugins, objects.checkpoint_every, **options)
     except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"trainer: {str(error).splitlines()[0]}") from None
 
@@ -135,11 +132,7 @@ def _callbacks(objects: Any, folder: RunFolder, learner: Learner) -> list[Callba
     best = ModelCheckpoint(
         folder.checkpoints, "best", objects.monitor, mode=mode, save_top_k=1, enable_version_counter=False
     )
-    callbacks: list[Callback] = [
-        SeedEachBatch(objects.seed),
-        best,
-        LastCheckpoint(folder.checkpoints, objects.checkpoint_every),
-    ]
+    callbacks: list[Callback] = [SeedEachBatch(objects.seed), best]
     if any(isinstance(module, rs.Block | rs.Equilibrium) for module in learner.modules()):
         callbacks.append(SolverMonitor())
     if objects.patience is not None:
@@ -161,17 +154,11 @@ def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _fit(trainer: Trainer, learner: Learner, data: Any, resumed: Path | None, folder: RunFolder) -> None:
-    with warnings.catch_warnings():
-        # Of Lightning's own code, and of a folder that is not empty because the run goes on.
-        warnings.filterwarnings("ignore", ".*treespec", FutureWarning)
-        warnings.filterwarnings("ignore", "Checkpoint directory")
-        _fit_or_explain(trainer, learner, data, resumed, folder)
-
-
-def _fit_or_explain(trainer: Trainer, learner: Learner, data: Any, resumed: Path | None, folder: RunFolder) -> None:
+def _fit(trainer: Trainer, learner: Learner, data: Data, resumed: Path | None, folder: RunFolder) -> None:
     try:
-        trainer.fit(learner, datamodule=data, ckpt_path=None if resumed is None else str(resumed))
+        fit(trainer, learner, data, resumed)
+    except UnusableCheckpointError as error:
+        raise ValueError(f"{error} Remove it to begin anew, or put {BEST} in its place to go on from there.") from None
     except rs.ConvergenceError as error:
         raise CommandError(f"{error} The run is in {folder.path}; on_failure: mask would go on.") from None
     except Interrupted as stop:

@@ -8,16 +8,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
-import resolvent as rs
 from resolvent_lab.command import CommandError
+from resolvent_lab.fitting.checkpoints import ENTRY
 from resolvent_lab.lightning import LightningModule
 from resolvent_lab.training.batches import Samples
 from resolvent_lab.training.facts import Facts
 from resolvent_lab.training.network import Architecture, Pass
 from resolvent_lab.training.penalties import Penalties
-
-ENTRY = "resolvent"
-"""The entry of a checkpoint that `resolvent train` has written."""
 
 
 class Learner(LightningModule):
@@ -62,7 +59,6 @@ class Learner(LightningModule):
             self.register_buffer(f"_{name}", torch.tensor(values))
         self.history: list[dict[str, float]] = []
         self._sums: dict[str, float] = {}
-        self._entry: dict[str, Any] | None = None
 
     def forward(self, batch: Samples) -> Tensor:
         """Class scores, or predictions in the units of the data."""
@@ -140,28 +136,7 @@ class Learner(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": settings}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        warm = {name: module.warm.state_dict() for name, module in self._warm()}
-        norms = {name: module.training_state() for name, module in self._norms()}
-        checkpoint[ENTRY] = {"history": self.history, "sums": self._sums, "warm": warm, "norms": norms}
+        checkpoint.setdefault(ENTRY, {}).update(history=self.history, sums=self._sums)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._entry = checkpoint[ENTRY]
-        self.history, self._sums = self._entry["history"], self._entry["sums"]
-
-    def on_train_start(self) -> None:
-        """Restores what the weights reset when they are loaded."""
-        if self._entry is not None:
-            for name, module in self._warm():
-                state = self._entry["warm"][name]
-                module.warm.load_state_dict({key: value.to(self.device) for key, value in state.items()})
-            for name, module in self._norms():
-                module.load_training_state(self._entry["norms"][name])
-            self._entry = None
-
-    def _warm(self) -> list[tuple[str, Any]]:
-        """The layers with warm starts."""
-        layers = [(name, module) for name, module in self.named_modules() if isinstance(module, rs.Equilibrium)]
-        return [(name, layer) for name, layer in layers if layer.warm is not None]
-
-    def _norms(self) -> list[tuple[str, rs.spectral.SpectralNorm]]:
-        return [(name, each) for name, each in self.named_modules() if isinstance(each, rs.spectral.SpectralNorm)]
+        self.history, self._sums = checkpoint[ENTRY]["history"], checkpoint[ENTRY]["sums"]

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from resolvent_lab import atomic, strict_json
-from resolvent_lab.training.checkpoints import BEST, LAST, read_checkpoint
+from resolvent_lab.fitting.checkpoints import BEST, LAST, load_state, read_checkpoint
 from resolvent_lab.training.facts import Facts
 
 WEIGHTS = ("best", "last")
@@ -116,15 +116,3 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
     return found
-
-
-def load_state(module: nn.Module, state: dict[str, Tensor], source: Path) -> None:
-    """Loads weights, and says in one line what does not fit."""
-    own = module.state_dict()
-    missing, foreign = sorted(set(own) - set(state)), sorted(set(state) - set(own))
-    shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
-    if missing or foreign or shapes:
-        parts = {"missing": missing, "unknown": foreign, "of another shape": shapes}
-        told = "; ".join(f"{key}: {', '.join(names[:3])}" for key, names in parts.items() if names)
-        raise ValueError(f"the weights in {source} are those of another network ({told}).")
-    module.load_state_dict(state)

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from resolvent_lab.experiments.catalogue import experiments
-from resolvent_lab.experiments.run import folder_of, load, train
+from resolvent_lab.experiments.run import folder_of, load
+from resolvent_lab.experiments.train import train
 from seeding import shifted
 
 pytestmark = pytest.mark.slow

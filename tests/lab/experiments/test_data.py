@@ -4,6 +4,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
+from resolvent_lab import problems
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.regression import model as regression
@@ -14,7 +15,7 @@ def test_orbits_agree_with_scipy():
     orbits = lotka_volterra.orbits()
     assert orbits.shape == (51, 5, 2)
     for k, start in enumerate(lotka_volterra.STARTS):
-        f = lambda t, z: lotka_volterra.truth(t, torch.from_numpy(z)).numpy()  # noqa: E731
+        f = lambda t, z: problems.predator_and_prey(t, torch.from_numpy(z)).numpy()  # noqa: E731
         times = torch.linspace(0, 10, 51).numpy()
         solution = solve_ivp(f, (0, 10), [1.0, start], method="DOP853", t_eval=times, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(orbits[:, k], torch.from_numpy(solution.y.T), rtol=0, atol=1e-8)
@@ -25,7 +26,7 @@ def test_the_stiff_solution_agrees_with_scipy_also_where_the_forcing_is_frozen(t
     f = lambda t, z: -20 * (z - torch.tensor(t).clamp(max=2.0).cos().item())  # noqa: E731
     times = torch.linspace(t0, t0 + 2, 41)
     solution = solve_ivp(f, (t0, t0 + 2), [z0], "Radau", t_eval=times.numpy(), rtol=1e-10, atol=1e-12, max_step=0.01)
-    exact = stiff.exact(times, torch.tensor(t0), torch.tensor(z0))
+    exact = problems.stiff_solution(times, torch.tensor(t0), torch.tensor(z0))
     torch.testing.assert_close(exact, torch.from_numpy(solution.y[0]), rtol=0, atol=1e-7)
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from resolvent_lab.experiments.mnist.measure import HARDER, SIGMAS, cell, noise_
 from resolvent_lab.experiments.mnist.network import Mnist
 from resolvent_lab.experiments.mnist.tables import published, tables
 from resolvent_lab.experiments.results import Results, collect, judged
-from resolvent_lab.experiments.run import _fit
+from resolvent_lab.experiments.train import fitted
+from resolvent_lab.experiments.unfinished import Unfinished
 from resolvent_lab.images import ImageModule, Images, Split
 from seeding import shifted
 
@@ -55,7 +57,8 @@ def trained(seed: int = 0, **changes: Any) -> Mnist:
     torch.manual_seed(shifted(seed))
     data = module(config.batch_size, seed)
     network = Mnist(config)
-    _fit(network, data, lambda _: True)
+    with tempfile.TemporaryDirectory() as folder:
+        fitted(network, data, Unfinished(Path(folder) / "run"))
     return network
 
 
@@ -76,13 +79,18 @@ def test_it_learns(training: str, schedule: str) -> None:
     assert loss[-1] < 0.8 * loss[0]
 
 
-def test_the_learning_rate_follows_its_schedule() -> None:
+def test_the_learning_rate_follows_its_schedule(tmp_path: Path) -> None:
     rates: dict[str, list[float]] = {}
     for schedule in ("constant", "onecycle"):
         network = Mnist(MnistConfig(column="x", seed=0, **(SMALL | {"schedule": schedule, "epochs": 8})))
         seen = rates.setdefault(schedule, [])
-        _fit(network, module(), lambda _, n=network, s=seen: s.append(n.optimizers().param_groups[0]["lr"]) or True)
-    assert rates["constant"] == [0.01] * 8
+        fitted(
+            network,
+            module(),
+            Unfinished(tmp_path / schedule),
+            lambda _, n=network, s=seen: s.append(n.optimizers().param_groups[0]["lr"]),
+        )
+    assert rates["constant"] == [0.01] * 9  # at the start, and after each epoch
     assert max(rates["onecycle"]) > 2 * rates["onecycle"][0]
     assert rates["onecycle"][-2] < 0.1 * max(rates["onecycle"])
 

@@ -23,13 +23,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_time_that_is_left(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with Progress(TASKS) as bars:
-        bars.advance(TASKS[0], 50)  # half a run before the first report
+        bars.advance(TASKS[0], 50)  # it goes on: half of it had been done before
         clock[0] += 30
         bars.finish(TASKS[0])  # half a run in 30 seconds: three runs are left
         assert capsys.readouterr().out == "1 of 4 runs finished, about 03:00 left: lotka-volterra theta0.5-seed0\n"
-        bars.advance(TASKS[1], 50)
+        bars.advance(TASKS[1], 0)
         clock[0] += 90
-        bars.finish(TASKS[1])
+        bars.finish(TASKS[1])  # one and a half runs in 120 seconds: two runs are left
     assert "2 of 4 runs finished, about 02:40 left" in capsys.readouterr().out
 
 

@@ -16,10 +16,11 @@ from resolvent_lab.experiments.lotka_volterra import model as lotka_volterra
 from resolvent_lab.experiments.mnist import columns
 from resolvent_lab.experiments.regression import model as regression
 from resolvent_lab.experiments.results import collect, read
-from resolvent_lab.experiments.run import folder_of, is_finished, load, train
+from resolvent_lab.experiments.run import folder_of, is_finished, load
 from resolvent_lab.experiments.stiff import model as stiff
 from resolvent_lab.experiments.sweep import SweepError, sweep
 from resolvent_lab.experiments.tables import write_summary
+from resolvent_lab.experiments.train import train
 
 FIGURES = {
     "regression": ("data", "training", "iterations", "fields", "spectra", "spectra-stages"),
@@ -116,7 +117,7 @@ def test_the_summary_has_a_row_for_each_claim_and_each_configuration(results):
     assert [claim["quantity"] for claim in claims] == [claim.quantity for claim in experiment.claims]
 
 
-def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
+def test_a_run_that_is_put_an_end_to_is_not_finished(tmp_path):
     config = regression.RegressionConfig(theta=0.0, alpha_div=0.0, seed=0, epochs=5)
 
     def stop(epoch):
@@ -125,7 +126,7 @@ def test_a_run_that_is_put_an_end_to_leaves_nothing(tmp_path):
 
     with pytest.raises(Interrupted):
         train("regression", config, tmp_path, on_epoch=stop)
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list((tmp_path / "runs" / "regression").glob("[!.]*"))
     assert not is_finished("regression", config, tmp_path)
 
 

@@ -17,8 +17,8 @@ import torch
 from lab.training.own_data import table_settings
 from resolvent_lab import atomic, cli
 from resolvent_lab.command import CommandError
+from resolvent_lab.fitting.checkpoints import SafeCheckpoints, read_checkpoint
 from resolvent_lab.training import configuration
-from resolvent_lab.training.checkpoints import SafeCheckpoints, read_checkpoint
 from resolvent_lab.training.evaluate import evaluate
 from resolvent_lab.training.fit import train
 
@@ -54,8 +54,8 @@ GOOD = {"resolvent": {}, "state_dict": {"w": torch.arange(200, dtype=torch.float
             "wrong checksum",
             id="changed",
         ),
-        pytest.param(lambda p: saved({"state_dict": {}}), "is no checkpoint of `resolvent train`", id="foreign"),
-        pytest.param(lambda p: saved([1, 2]), "is no checkpoint of `resolvent train`", id="a list"),
+        pytest.param(lambda p: saved({"state_dict": {}}), "is no checkpoint of resolvent", id="foreign"),
+        pytest.param(lambda p: saved([1, 2]), "is no checkpoint of resolvent", id="a list"),
         pytest.param(lambda p: saved({**GOOD, "x": Malicious(p)}), "it could run code", id="malicious"),
         pytest.param(lambda p: pickle.dumps(Malicious(p)), "is damaged: ", id="a bare pickle"),
     ],

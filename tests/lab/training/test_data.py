@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from lab.training.own_data import arrays, decays, pictures, plane, rings
 from resolvent_lab.training.batches import Batches, Progress, samples
 from resolvent_lab.training.pictures import Pictures
 from resolvent_lab.training.series import Series
 from resolvent_lab.training.tables import Table
+from resolvent_lab.training.toys import PredatorPrey, Sine, StiffSystem
 
 
 def test_a_csv_file(tmp_path):
@@ -160,3 +162,25 @@ def test_a_damaged_picture(tmp_path):
     (folder / "dark" / "0.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"cannot read the picture .*0\.png"):
         assert Pictures(path=folder).facts
+
+
+def test_the_data_of_the_paper_s_examples(tmp_path: Path) -> None:
+    sine = Sine(count=20).all
+    assert_close(sine.targets, sine.inputs.sin())
+    stiff, cycles = StiffSystem(count=4).all, PredatorPrey(count=4).all
+    assert_close(stiff.targets[..., 1] - stiff.targets[:, :1, 1], stiff.times, rtol=0, atol=1e-6)
+    late = stiff.targets[stiff.targets[..., 1] > 2.5][:, 0]  # at rest, ten times the time constant behind the forcing
+    assert_close(late, torch.full_like(late, np.cos(2)), rtol=0, atol=1e-3)
+    prey, predators = cycles.targets.unbind(2)
+    invariant = prey - prey.log() + 4 / 3 * predators - 2 / 3 * predators.log()
+    assert_close(invariant, invariant[:, :1].expand(-1, 51), rtol=1e-5, atol=0)
+    file = tmp_path / "more.csv"
+    file.write_text("x,y\n1,0\n2,0\n")
+    chosen, names = Sine(count=20).read_inputs(file, Sine(count=20).facts, targets=True)
+    assert chosen.inputs.flatten().tolist() == [1.0, 2.0]
+    assert names == [0, 1]
+    file.write_text("series,time,prey,predators\n0,0,1,1\n0,1,1,2\n")
+    chosen, _ = PredatorPrey(count=4).read_inputs(file, PredatorPrey(count=4).facts, targets=True)
+    assert chosen.targets.tolist() == [[[1.0, 1.0], [1.0, 2.0]]]
+    with pytest.raises(ValueError, match="count must be 3 or more"):
+        Sine(count=2)

@@ -14,8 +14,8 @@ import torch
 
 from lab.training.own_data import QUIET, table_settings
 from resolvent_lab import cli
+from resolvent_lab.fitting.checkpoints import read_checkpoint
 from resolvent_lab.training import configuration, fit
-from resolvent_lab.training.checkpoints import read_checkpoint
 from resolvent_lab.training.fit import SeedEachBatch, train
 from seeding import shifted
 

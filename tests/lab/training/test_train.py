@@ -79,6 +79,9 @@ DATA = {
     "series": lambda folder: ("Series", "--data.file", decays(folder)),
     "pictures": lambda folder: ("Pictures", "--data.path", pictures(folder)),
     "digits": lambda folder: ("Pictures", "--data.source", "digits", "--data.train", "50"),
+    "sine": lambda folder: ("Sine", "--data.count", "20"),
+    "stiff": lambda folder: ("StiffSystem", "--data.count", "5"),
+    "predator and prey": lambda folder: ("PredatorPrey", "--data.count", "5"),
 }
 MODELS = {
     "ThetaMLP": ("--model.layers", "2", "--model.dim", "4", "--model.width", "5"),
@@ -88,8 +91,8 @@ MODELS = {
 }
 PAIRS = [
     *(("ThetaMLP", data) for data in DATA),
-    *(("NeuralODE", data) for data in ("classes", "numbers", "arrays", "series", "pictures")),
-    *(("EquilibriumModel", data) for data in ("classes", "numbers", "arrays", "pictures")),
+    *(("NeuralODE", data) for data in ("classes", "numbers", "arrays", "series", "pictures", "predator and prey")),
+    *(("EquilibriumModel", data) for data in ("classes", "numbers", "arrays", "pictures", "sine")),
     *(("ImplicitResNet", data) for data in ("arrays", "pictures", "digits")),
 ]
 

@@ -12,8 +12,9 @@ import resolvent as rs
 from resolvent import plotting
 from resolvent.plotting import COLORS
 from resolvent_lab.experiments.grid import grid
-from resolvent_lab.experiments.lotka_volterra.model import HORIZON, LAYERS, LotkaVolterra, orbits, truth
+from resolvent_lab.experiments.lotka_volterra.model import HORIZON, LAYERS, LotkaVolterra, orbits
 from resolvent_lab.experiments.run import Run
+from resolvent_lab.problems import predator_and_prey as truth
 
 _XLIM, _YLIM = (0.0, 3.0), (0.0, 2.0)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, mean_steps
+from resolvent_lab.problems import predator_and_prey as truth
 
 THETAS = (0.0, 0.5, 1.0)
 LAYERS, HORIZON = 50, 10.0
@@ -39,12 +40,6 @@ def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[Lot
     return [
         LotkaVolterraConfig(theta=theta, seed=seed, **changes) for seed in range(seeds) for theta in thetas or THETAS
     ]
-
-
-def truth(t: Any, z: Tensor) -> Tensor:
-    """f, the true field."""
-    prey, predator = z.unbind(-1)
-    return torch.stack([prey * (2 / 3 - 4 / 3 * predator), predator * (prey - 1)], dim=-1)
 
 
 def predicted_coefficient(theta: float) -> float:

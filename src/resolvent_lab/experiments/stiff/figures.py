@@ -10,15 +10,14 @@ from resolvent.plotting import COLORS
 from resolvent_lab.experiments.grid import grid
 from resolvent_lab.experiments.run import Run
 from resolvent_lab.experiments.stiff.model import (
-    HORIZON,
     LAYERS,
-    RATE,
     STEP,
     Stiff,
     StiffConfig,
-    exact,
     predicted_slope,
 )
+from resolvent_lab.problems import HORIZON, RATE
+from resolvent_lab.problems import stiff_solution as exact
 
 
 def figures(runs: Sequence[Run]) -> dict[str, Figure]:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent_lab.experiments.network import Batches, Config, Metrics, Network, sign_flips
+from resolvent_lab.problems import HORIZON, RATE
+from resolvent_lab.problems import stiff_solution as exact
 
 THETAS = (0.0, 0.5, 1.0)
 POINTS = (2, 4, 10)
-RATE, HORIZON, LAYERS = 20.0, 2.0, 20
+LAYERS = 20
 LOW, HIGH = -25.0, -15.0
 STEP = HORIZON / LAYERS
 IN_A_CELL = 5
@@ -51,18 +53,6 @@ def configs(quick: bool, thetas: Sequence[float] | None, seeds: int) -> list[Sti
         for theta in thetas or THETAS
         for points in ((10,) if quick else POINTS)
     ]
-
-
-def exact(t: Tensor, t0: Tensor, z0: Tensor) -> Tensor:
-    """The exact solution at t with z(t0) = z0, for t0 <= 2."""
-
-    def forced(s: Tensor) -> Tensor:
-        return (RATE**2 * s.cos() + RATE * s.sin()) / (RATE**2 + 1)
-
-    within = t.clamp(max=HORIZON)
-    z = forced(within) + (z0 - forced(t0)) * torch.exp(-RATE * (within - t0))
-    rest = math.cos(HORIZON)
-    return rest + (z - rest) * torch.exp(-RATE * (t - within))
 
 
 def predicted_slope(theta: float) -> float:

@@ -2,18 +2,22 @@
 
 import os
 import pickle
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from resolvent_lab import atomic
 from resolvent_lab.command import CommandError
 from resolvent_lab.lightning import Callback, CheckpointIO, LightningModule, Trainer
-from resolvent_lab.training.learner import ENTRY
 
 LAST, BEST = "last.ckpt", "best.ckpt"
+
+ENTRY = "resolvent"
+"""Our entry of a checkpoint: what Lightning does not know of."""
 
 
 class SafeCheckpoints(CheckpointIO):
@@ -51,28 +55,41 @@ def _move(state: dict[str, Any], folder: str) -> None:
         state[key] = moved(state.get(key, ""))
 
 
+class UnusableCheckpointError(ValueError):
+    """A checkpoint is damaged, or that of something else."""
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint of `resolvent train`. Raises a ValueError that says what is wrong with any other file."""
+    """Reads a checkpoint of ours. Raises an error that says what is wrong with any other file."""
     if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}.")
+        raise UnusableCheckpointError(f"there is no checkpoint {path}.")
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
         if broken is not None:
-            raise ValueError(f"the checkpoint {path} is damaged: wrong checksum of {broken}. {_REMEDY}")
+            raise UnusableCheckpointError(f"the checkpoint {path} is damaged: wrong checksum of {broken}.")
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise ValueError(
+        raise UnusableCheckpointError(
             f"{path} holds more than tensors and plain values. It is not loaded, because it could run code."
         ) from None
     except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"the checkpoint {path} is damaged: {str(error).splitlines()[0]}. {_REMEDY}") from None
+        raise UnusableCheckpointError(f"the checkpoint {path} is damaged: {str(error).splitlines()[0]}.") from None
     if not isinstance(found, dict) or ENTRY not in found or "state_dict" not in found:
-        raise ValueError(f"{path} is no checkpoint of `resolvent train`.")
+        raise UnusableCheckpointError(f"{path} is no checkpoint of resolvent.")
     return found
 
 
-_REMEDY = f"Remove it to begin anew, or put {BEST} in its place to go on from there."
+def load_state(module: nn.Module, state: dict[str, Tensor], source: Path) -> None:
+    """Loads weights, and says in one line what does not fit."""
+    own = module.state_dict()
+    missing, foreign = sorted(set(own) - set(state)), sorted(set(state) - set(own))
+    shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
+    if missing or foreign or shapes:
+        parts = {"missing": missing, "unknown": foreign, "of another shape": shapes}
+        told = "; ".join(f"{key}: {', '.join(names[:3])}" for key, names in parts.items() if names)
+        raise UnusableCheckpointError(f"the weights in {source} are those of another network ({told}).")
+    module.load_state_dict(state)
 
 
 class LastCheckpoint(Callback):
@@ -83,11 +100,13 @@ class LastCheckpoint(Callback):
 
     Arguments:
         folder: of the checkpoint.
-        every: number of optimizer steps; None writes at each epoch only.
+        every: number of optimizer steps; None writes at epochs only.
+        seconds: between checkpoints at epochs, which may be short.
     """
 
-    def __init__(self, folder: Path, every: int | None = None) -> None:
-        self.path, self.every = folder / LAST, every
+    def __init__(self, folder: Path, every: int | None = None, seconds: float = 0.0) -> None:
+        self.path, self.every, self.seconds = folder / LAST, every, seconds
+        self._written = time.monotonic()
         self._before_batch: int | None = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -96,12 +115,12 @@ class LastCheckpoint(Callback):
         total.ready = total.started + 1
         # Nothing is left of the restart. While the loop restarts, Lightning does not step ReduceLROnPlateau.
         trainer.fit_loop.restarting = False
-        at_epoch = batch_idx == 0 and trainer.current_epoch > 0
+        at_epoch = batch_idx == 0 and trainer.current_epoch > 0 and time.monotonic() - self._written >= self.seconds
         at_step = self.every is not None and trainer.global_step > 0 and trainer.global_step % self.every == 0
         if at_epoch or (at_step and batch_idx % trainer.accumulate_grad_batches == 0):
             self._before_batch = batch_idx
             trainer.save_checkpoint(self.path)
-            self._before_batch = None
+            self._before_batch, self._written = None, time.monotonic()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._before_batch is None:
