@@ -43,7 +43,7 @@ class InGraph(Numbered):
             str(torch.get_autocast_dtype(device)).removeprefix("torch.") if torch.is_autocast_enabled(device) else "",
             tuple([recording and tensor.requires_grad for tensor in (*tensors, *weights, *more)]),
         )
-        results = run(tensors, [*weights, *more], numbers, repr(tuple(call)), self._number)
+        results = run(tensors, [*weights, *more], numbers, repr(tuple(call)), self._number, torch.empty(0))
         if points == 0:
             return unpack(state, iter(results[:count]), iter(()))
         return results[0], unpack(state, iter(results[1 : 1 + count]), iter(()))

@@ -73,7 +73,9 @@ _TAGS = [
 
 
 @torch.library.custom_op("resolvent::run", mutates_args=(), tags=_TAGS)
-def run(tensors: list[Tensor], others: list[Tensor], numbers: list[float], call: str, layer: Tensor) -> list[Tensor]:
+def run(
+    tensors: list[Tensor], others: list[Tensor], numbers: list[float], call: str, layer: Tensor, apart: Tensor
+) -> list[Tensor]:
     """A pass.
 
     Arguments:
@@ -81,6 +83,8 @@ def run(tensors: list[Tensor], others: list[Tensor], numbers: list[float], call:
         others: the parameters of the layer, and what functions close over.
         call: the `repr` of a `Call`.
         layer: 0-d, its number.
+        apart: any new tensor: the compiler merges operations with equal arguments, but two passes may draw different
+            random numbers.
 
     Returns:
         The results, and a ticket for the backward pass. The results are the tensors of the last state; for a
@@ -114,7 +118,7 @@ def run(tensors: list[Tensor], others: list[Tensor], numbers: list[float], call:
 
 @run.register_fake
 def _shapes(
-    tensors: list[Tensor], others: list[Tensor], numbers: list[float], call: str, layer: Tensor
+    tensors: list[Tensor], others: list[Tensor], numbers: list[float], call: str, layer: Tensor, apart: Tensor
 ) -> list[Tensor]:
     known = _parsed(call)
     states, rest = tensors[: known.tensors], tensors[known.tensors :]
@@ -153,7 +157,7 @@ def _gradient_shapes(cotangents: list[Tensor], ticket: Tensor, like: list[Tensor
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, others, numbers, call, _ = inputs
+    tensors, others, numbers, call, *_ = inputs
     ctx.known, ctx.split, ctx.numbers = _parsed(call), len(tensors), len(numbers)
     *results, ticket = output
     # The state is like the results, and need not be kept for its shape.
@@ -177,7 +181,7 @@ def _pull(ctx: Any, cotangents: list[Tensor | None]) -> Any:
     like = [state for state, need in zip(states, known.needs, strict=False) if need]
     grads = iter(run_backward(filled, ticket, [*like, *kept]))
     placed = [next(grads) if need else None for need in known.needs]
-    return placed[: ctx.split], placed[ctx.split :], None if ctx.numbers else [], None, None
+    return placed[: ctx.split], placed[ctx.split :], None if ctx.numbers else [], None, None, None
 
 
 run.register_autograd(_pull, setup_context=_save)
