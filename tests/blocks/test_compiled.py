@@ -100,6 +100,18 @@ def test_the_same_states_and_gradients(make: type, theta: float, t0: float | Ten
         torch.testing.assert_close(compiled(x, t0), second[0][-1], atol=1e-9, rtol=1e-9)
 
 
+def test_larger_states_are_not_compiled_which_the_log_says_once(caplog: pytest.LogCaptureFixture) -> None:
+    field, x = fields.MLP(11, 8, 1), torch.randn(3, 11, requires_grad=True)
+    compiled, parallel = (
+        ThetaBlock(field, 0.5, 3, 0.6, stopping=TIGHT, mode=mode) for mode in ("compiled", "parallel")
+    )
+    for _ in range(2):
+        for ours, reference in zip(results(compiled, x), results(parallel, x), strict=True):
+            torch.testing.assert_close(ours, reference)
+    assert not steps_compiled(compiled)
+    assert sum("at most 10 unknowns" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_learned_theta_and_horizon() -> None:
     field, x = fields.MLP(3, 8, 1), torch.randn(5, 3, requires_grad=True)
     compiled, apart = (

@@ -18,7 +18,6 @@ from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy
 from resolvent.equation.norms import per_sample
-from resolvent.equation.numbered import being_compiled
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.structure import Structured, structure_of
@@ -131,7 +130,7 @@ class Block(InGraph):
         Returns:
             Like x.
         """
-        if being_compiled():
+        if torch.compiler.is_dynamo_compiling():
             return self._in_graph("_forward", x, t0, horizon)
         with self._opened(x, t0, horizon) as (pass_, start):
             solved = _Solved(self.options.on_failure)
@@ -146,7 +145,7 @@ class Block(InGraph):
 
         Inside `torch.compile` the trajectory has no solutions: `rs.blocks.Monitor` records how the solves went.
         """
-        if being_compiled():
+        if torch.compiler.is_dynamo_compiling():
             times, states = self._in_graph("_trajectory_of", x, t0, horizon, points=self.num_steps + 1)
             return Trajectory(times, states, ())
         with self._opened(x, t0, horizon) as (pass_, start):

@@ -15,7 +15,6 @@ from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Policy
 from resolvent.equation.function import Function, as_function
-from resolvent.equation.numbered import being_compiled
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -101,7 +100,7 @@ class Equilibrium(InGraph):
         Returns:
             Like z0.
         """
-        if being_compiled():
+        if torch.compiler.is_dynamo_compiling():
             first = self._first_guess(inputs) if z0 is None else z0
             return self._in_graph("_value", tree_map(torch.detach, first), inputs, samples)
         return self.solution(*inputs, z0=z0, samples=samples).value

@@ -24,6 +24,8 @@ class InGraph(Numbered):
     def _in_graph(self, method: str, *arguments: Any, points: int = 0) -> Any:
         """Calls the method with the arguments, as one operation. Its result is like the first argument, or with
         `points` the times and states of a trajectory of so many points."""
+        if torch.compiler.is_exporting():
+            raise ValueError("an exported program runs without the layer: take rs.blocks.export(model, ...).")
         tensors: list[Tensor] = []
         numbers: list[float] = []
         state = pack(arguments[0], tensors, numbers)

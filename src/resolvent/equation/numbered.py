@@ -34,8 +34,3 @@ class Numbered(nn.Module):
 def module_of(number: Tensor) -> Any:
     """The module with this number."""
     return _modules[int(number)]
-
-
-def being_compiled() -> bool:
-    """Whether `torch.compile` traces the caller. Not for `torch.export`: a program must run without the module."""
-    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()

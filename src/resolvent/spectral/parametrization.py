@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from resolvent.equation.numbered import Numbered, being_compiled, module_of
+from resolvent.equation.numbered import Numbered, module_of
 from resolvent.spectral.operators import LayerOperator, layer_operator
 from resolvent.spectral.power import generic_vector, operator_norm, power_iteration, require_finite
 
@@ -43,7 +43,7 @@ class SpectralNorm(Numbered):
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
-            if being_compiled():
+            if torch.compiler.is_dynamo_compiling():
                 vector = _followed(weight.detach(), list(self.vector.shape), self._number)
             elif isinstance(weight, nn.Parameter):
                 vector = self._followed(weight)
