@@ -112,6 +112,7 @@ def test_larger_states_are_not_compiled_which_the_log_says_once(caplog: pytest.L
     assert sum("at most 10 unknowns" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_learned_theta_and_horizon() -> None:
     field, x = fields.MLP(3, 8, 1), torch.randn(5, 3, requires_grad=True)
     compiled, apart = (
@@ -160,6 +161,7 @@ def test_the_solution_is_accounted_for() -> None:
     assert (compiled.residual <= 1e-9).all()
 
 
+@pytest.mark.slow
 def test_it_can_be_copied_and_stored_after_it_was_compiled() -> None:
     block = ThetaBlock(fields.MLP(2, 8, 1), 0.5, 4, 1.0, mode="compiled")
     x = torch.randn(6, 2)

@@ -99,7 +99,12 @@ def results(model: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> lis
     return [y, *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])]
 
 
-@pytest.mark.parametrize("name", MODELS)
+_SLOW = ("attention", "backward Euler, recomputed")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else []) for name in MODELS]
+)
 def test_values_and_gradients_are_those_of_eager_mode(name: str) -> None:
     make, shape = MODELS[name]
     model, x = make(), torch.randn(5, *shape, requires_grad=True)
@@ -111,12 +116,20 @@ def test_values_and_gradients_are_those_of_eager_mode(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
-def test_a_residual_network_with_the_default_compiler() -> None:
+def test_a_residual_network() -> None:
     model = rs.models.implicit_resnet18(
         channels=2, input_shape=(1, 12, 12), normalization="bounded", transition_bound=1.0
     ).eval()
     x = torch.randn(4, 1, 12, 12, requires_grad=True)
+    expected = results(model, model, x)
+    for ours, reference in zip(results(model, compiled(model), x), expected, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+def test_the_default_compiler() -> None:
+    model, x = convolution(), torch.randn(4, 1, 6, 6, requires_grad=True)
     expected = results(model, model, x)
     for ours, reference in zip(results(model, compiled(model, "inductor"), x), expected, strict=True):
         torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)
