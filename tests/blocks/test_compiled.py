@@ -100,6 +100,19 @@ def test_the_same_states_and_gradients(make: type, theta: float, t0: float | Ten
         torch.testing.assert_close(compiled(x, t0), second[0][-1], atol=1e-9, rtol=1e-9)
 
 
+def test_larger_states_are_not_compiled_which_the_log_says_once(caplog: pytest.LogCaptureFixture) -> None:
+    field, x = fields.MLP(11, 8, 1), torch.randn(3, 11, requires_grad=True)
+    compiled, parallel = (
+        ThetaBlock(field, 0.5, 3, 0.6, stopping=TIGHT, mode=mode) for mode in ("compiled", "parallel")
+    )
+    for _ in range(2):
+        for ours, reference in zip(results(compiled, x), results(parallel, x), strict=True):
+            torch.testing.assert_close(ours, reference)
+    assert not steps_compiled(compiled)
+    assert sum("at most 10 unknowns" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.slow
 def test_learned_theta_and_horizon() -> None:
     field, x = fields.MLP(3, 8, 1), torch.randn(5, 3, requires_grad=True)
     compiled, apart = (
@@ -148,6 +161,7 @@ def test_the_solution_is_accounted_for() -> None:
     assert (compiled.residual <= 1e-9).all()
 
 
+@pytest.mark.slow
 def test_it_can_be_copied_and_stored_after_it_was_compiled() -> None:
     block = ThetaBlock(fields.MLP(2, 8, 1), 0.5, 4, 1.0, mode="compiled")
     x = torch.randn(6, 2)

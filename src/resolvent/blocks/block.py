@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from resolvent.blocks.check_field import can_check, check_field
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
+from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.memory import Memory, as_memory
 from resolvent.blocks.pass_ import Pass, as_start
 from resolvent.blocks.strategies import LayerByLayer, Strategy
@@ -28,7 +29,7 @@ from resolvent.schemes.scheme import Scheme, Step
 from resolvent.solvers.resolve import solve_options
 
 
-class Block(nn.Module):
+class Block(InGraph):
     """Integrates y' = F(t, y) by equal steps or on a given grid. With explicit Euler steps it is a residual network.
 
     All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
@@ -60,7 +61,6 @@ class Block(nn.Module):
 
     horizon: Number
     strategy: Strategy = LayerByLayer()
-    _checked: bool = False
 
     def __init__(
         self,
@@ -130,6 +130,8 @@ class Block(nn.Module):
         Returns:
             Like x.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph("_forward", x, t0, horizon)
         with self._opened(x, t0, horizon) as (pass_, start):
             solved = _Solved(self.options.on_failure)
             for step in self.memory.steps(pass_, start, all_states=False):
@@ -139,10 +141,19 @@ class Block(nn.Module):
             return state if pass_.structure is None else pass_.structure.unflatten(state)
 
     def trajectory(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
-        """The states at all grid points, and the solves; the arguments are those of `forward`."""
+        """The states at all grid points, and the solves; the arguments are those of `forward`.
+
+        Inside `torch.compile` the trajectory has no solutions: `rs.blocks.Monitor` records how the solves went.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            times, states = self._in_graph("_trajectory_of", x, t0, horizon, points=self.num_steps + 1)
+            return Trajectory(times, states, ())
         with self._opened(x, t0, horizon) as (pass_, start):
             trajectory = self._trajectory(pass_, start)
             return trajectory if pass_.structure is None else trajectory.structured(pass_.structure)
+
+    # What a compiled graph calls: a method of a derived class calls these, and is part of the graph itself.
+    _forward, _trajectory_of = forward, trajectory
 
     def interpolate(
         self, x: Structured, times: Tensor | Sequence[float], t0: Number = 0.0, horizon: Number | None = None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from resolvent.blocks.check_field import can_check, check_values, leaving_no_trace, refuse_changing_modules
+from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
@@ -22,7 +23,7 @@ from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.solvers.resolve import resolve_with, solve_options
 
 
-class Equilibrium(nn.Module):
+class Equilibrium(InGraph):
     """A layer whose output is a fixed point of f, given the inputs:
 
         z = f(z, *inputs),      for every sample of a batch.
@@ -55,8 +56,6 @@ class Equilibrium(nn.Module):
 
     Reference: Bai, Kolter & Koltun, Deep equilibrium models, 2019.
     """
-
-    _checked: bool = False
 
     def __init__(
         self,
@@ -101,6 +100,13 @@ class Equilibrium(nn.Module):
         Returns:
             Like z0.
         """
+        if torch.compiler.is_dynamo_compiling():
+            first = self._first_guess(inputs) if z0 is None else z0
+            return self._in_graph("_value", tree_map(torch.detach, first), inputs, samples)
+        return self.solution(*inputs, z0=z0, samples=samples).value
+
+    def _value(self, z0: Structured | None, inputs: tuple[Any, ...], samples: Tensor | None) -> Structured:
+        """What a compiled graph calls."""
         return self.solution(*inputs, z0=z0, samples=samples).value
 
     def solution(self, *inputs: Any, z0: Structured | None = None, samples: Tensor | None = None) -> Solution:

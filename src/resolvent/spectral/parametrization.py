@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from resolvent.equation.numbered import Numbered, module_of
 from resolvent.spectral.operators import LayerOperator, layer_operator
 from resolvent.spectral.power import generic_vector, operator_norm, power_iteration, require_finite
 
 
-class SpectralNorm(nn.Module):
+class SpectralNorm(Numbered):
     """The parametrization that `spectral_norm` registers; it keeps the leading singular vector in `vector`.
 
     The vector is updated only when the weight changes, not when it is read: between two steps of an optimiser all
@@ -42,11 +43,10 @@ class SpectralNorm(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         with torch.autocast(weight.device.type, enabled=False):
-            if isinstance(weight, nn.Parameter):
-                # A second thread waits for the vector, instead of using the old one or computing it again.
-                with self._following:
-                    self._follow(weight)
-                vector = self.vector.clone() if self._recorded else self.vector
+            if torch.compiler.is_dynamo_compiling():
+                vector = _followed(weight.detach(), list(self.vector.shape), self._number)
+            elif isinstance(weight, nn.Parameter):
+                vector = self._followed(weight)
             else:
                 vector = self._measured(weight)
             # Constant v, differentiable weight: d|A v| is the exact differential of the norm at the singular vector.
@@ -76,6 +76,13 @@ class SpectralNorm(nn.Module):
         # The generic part is needed if a larger singular value has a vector orthogonal to the stored one.
         generic = generic_vector(self.vector.shape, dtype=torch.float64).to(self.vector)
         return operator_norm(partial(self.operator, weight.detach()), self.vector + generic / generic.norm())[1]
+
+    def _followed(self, weight: Tensor) -> Tensor:
+        """The vector for the layer's own weight."""
+        # A second thread waits for the vector, instead of using the old one or computing it again.
+        with self._following:
+            self._follow(weight)
+        return self.vector.clone() if self._recorded else self.vector
 
     def _follow(self, weight: Tensor) -> None:
         """Updates the vector if the weight has changed since the last call."""
@@ -133,6 +140,20 @@ class SpectralNorm(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._seen = None
+
+
+@torch.library.custom_op("resolvent::singular_vector", mutates_args=())
+def _followed(weight: Tensor, shape: list[int], parametrization: Tensor) -> Tensor:
+    """The vector of a parametrization for its layer's own weight, as one operation of a compiled graph."""
+    # Outside inference mode autograd works even inside an operation.
+    with torch.inference_mode(False), torch.no_grad():
+        vector: Tensor = module_of(parametrization)._followed(weight.clone() if weight.is_inference() else weight)
+        return vector.clone()
+
+
+@_followed.register_fake
+def _(weight: Tensor, shape: list[int], parametrization: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=weight.dtype, device=weight.device)
 
 
 class _CopyableLock:

@@ -1,5 +1,7 @@
 """`Compiled`: solves theta layers together by a compiled function."""
 
+import logging
+import math
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from resolvent.equation.function import time_columns
 from resolvent.equation.solution import Solution, Status, Work
 from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.solvers.auto import NEWTON_ALONE
+from resolvent.solvers.auto import MOST_FOR_NEWTON, NEWTON_ALONE
 from resolvent.solvers.newton import Newton
 
 if TYPE_CHECKING:
@@ -26,13 +28,16 @@ _STEPS = (2, 3, 4, 6, 8)
 
 BACKEND = "inductor"
 
+_log = logging.getLogger("resolvent")
+
 
 class Compiled(Strategy):
     """`AllTogether` with the whole solve and its derivative compiled by `torch.compile`.
 
     For small systems it is again several times as fast, after some seconds of compilation per batch size. It needs a
     field with `value_and_jacobian`, such as `rs.fields.MLP`, and gives first derivatives only, by one backward pass per
-    call.
+    call. Each compilation is logged, as "resolvent", at the level INFO. States of more than ten unknowns are solved as
+    by `AllTogether`, which a warning in the log says once: compilation takes minutes there, and gains little.
 
     The step count of a group is learned: a group is solved by `AllTogether` the first time, and whenever the compiled
     steps are not enough. This changes no result: converged samples do not move.
@@ -42,10 +47,11 @@ class Compiled(Strategy):
         self._together = AllTogether()
         self._steps: dict[int, int] = {}
         self._functions: dict[tuple[int, int], Callable[..., GroupResult]] = {}
+        self._declined = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Compiled functions can be neither copied nor pickled.
-        return {"_together": self._together, "_steps": self._steps, "_functions": {}}
+        return {**self.__dict__, "_functions": {}}
 
     def check(self, pass_: "Pass") -> None:
         self._together.check(pass_)
@@ -65,6 +71,10 @@ class Compiled(Strategy):
         if not applies(pass_, x):
             yield from pass_.in_turn(range(pass_.num_steps), x)
             return
+        if math.prod(x.shape[1:]) > MOST_FOR_NEWTON:
+            self._decline(x)
+            yield from map(_first_order, self._together.steps(pass_, x))
+            return
         for start in range(0, pass_.num_steps, size):
             numbers = range(start, min(start + size, pass_.num_steps))
             steps = self._attempt(pass_, numbers, x)
@@ -72,7 +82,7 @@ class Compiled(Strategy):
                 steps = together(pass_, numbers, x, NEWTON_ALONE)
                 self._learn(start, steps)
                 # Which derivatives exist must not depend on whether the block is compiled yet.
-                steps = tuple(Step(Carry((_FirstOrder.apply(step.state),)), step.solutions) for step in steps)
+                steps = tuple(map(_first_order, steps))
             yield from steps
             x = steps[-1].state
 
@@ -82,10 +92,26 @@ class Compiled(Strategy):
             return None
         layers, steps = key = len(numbers), self._steps[numbers.start]
         if key not in self._functions:
+            _log.info(
+                'mode="compiled": compiling %d Newton steps of %d layers for %s, which takes some seconds.',
+                steps,
+                layers,
+                tuple(x.shape),
+            )
             self._functions[key] = torch.compile(_own_code(solve_group), backend=BACKEND, dynamic=False)
         result = self._functions[key](_group(pass_, numbers, x), x, layers, steps)
         # Waits for the device once per group.
         return _as_steps(result, EVALUATIONS + steps) if bool(result.good) else None
+
+    def _decline(self, x: Tensor) -> None:
+        if not self._declined:
+            _log.warning(
+                'mode="compiled" is for states of at most %d unknowns: those of shape %s are solved as by '
+                'mode="parallel", not compiled.',
+                MOST_FOR_NEWTON,
+                tuple(x.shape[1:]),
+            )
+        self._declined = True
 
     def _learn(self, start: int, steps: tuple[Step, ...]) -> None:
         """Records how many steps the solver of a group made."""
@@ -95,6 +121,10 @@ class Compiled(Strategy):
             enough = [count for count in _STEPS if count >= max(needed, self._steps.get(start, 0))]
             if enough:
                 self._steps[start] = enough[0]
+
+
+def _first_order(step: Step) -> Step:
+    return Step(Carry((_FirstOrder.apply(step.state),)), step.solutions)
 
 
 def _own_code(function: Callable[..., GroupResult]) -> Callable[..., GroupResult]:
