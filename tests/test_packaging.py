@@ -95,7 +95,8 @@ def install(packages: Path, *arguments: str, **environment: str) -> None:
     """Installs into an environment without a package index: what is not there cannot be fetched."""
     pip = [sys.executable, "-m", "pip", "--python", str(packages.parents[2] / "bin" / "python")]
     command = [*pip, "install", "--no-index", "--no-compile", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment)
+    env = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
     assert done.returncode == 0, done.stderr
 
 
