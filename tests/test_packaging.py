@@ -27,8 +27,10 @@ print(rs.__file__, rs.__version__, sep="\\n")
 
 def test_the_changelog_and_the_citation_know_the_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert changelog.startswith("# Changelog\n\n## Unreleased\n") or f"\n## {resolvent.__version__}" in changelog
-    assert f"version: {resolvent.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert changelog.startswith("# Changelog\n\n## Unreleased\n")
+    (date,) = re.findall(rf"^## {re.escape(resolvent.__version__)} \((\d{{4}}-\d\d-\d\d)\)$", changelog, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {resolvent.__version__}\ndate-released: {date}\n" in citation
 
 
 def test_the_version_is_one_of_pypi() -> None:
