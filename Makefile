@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Byte code is made when it is needed: to make all of it takes longer than the installation.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: test test-slow test-all test-portable lint format docs bench soak demo clean
+.PHONY: test test-slow test-all test-portable lint format docs linkcheck bench soak demo clean
 
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
@@ -40,6 +40,10 @@ format: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
+
+# Asks every address that the documentation names: needs a network.
+linkcheck: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -b linkcheck docs build/linkcheck
 
 bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write

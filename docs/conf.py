@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE / "_extensions"))
 project = "resolvent"
 author = "The resolvent developers"
 release = resolvent.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "katex", "used_on"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "katex", "reference_examples"]
 exclude_patterns = ["_static", "_extensions"]
 html_theme = "furo"
 html_title = "resolvent"

@@ -231,3 +231,19 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         "cross_entropy": nn.functional.cross_entropy,
     }
     exec(compile(EXAMPLES[name], name, "exec"), session)
+
+
+_ENTRY = re.compile(r"^\.\. (?:auto\w+|py:data):: (\S+)$", re.MULTILINE)
+
+
+def test_every_entry_of_the_reference_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines below the entry, or pages that use the name. That they run is tested page by page."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_extensions")
+    reference_examples = importlib.import_module("reference_examples")
+    names = _ENTRY.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    short = {name: name.rsplit(".", 1)[1] for name in names}
+    without = {name for name, last in short.items() if reference_examples.example_of(last) is None}
+    assert without == {"resolvent.blocks.export"}  # it takes a minute: docs/deploy.md runs it
+    assert reference_examples.pages_with("export") == ["deploy"]
+    assert reference_examples.example_of("BDF3") == "rs.Block(field, rs.schemes.BDF2, num_steps=5)(x)  # or BDF3"
+    assert reference_examples.example_of("NoSuchName") is None

@@ -65,3 +65,13 @@ def test_a_tutorial_runs_and_draws(path: Path, tmp_path: Path, monkeypatch: pyte
     finally:
         plt.close("all")
         torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_built_page_shows_every_figure(path: Path) -> None:
+    page = (ROOT / "build" / "docs" / path.relative_to(ROOT / "docs")).with_suffix(".html")
+    if not page.exists():
+        pytest.skip("make docs was not run")
+    drawing = sum("plotting.paper_style()" in source for _, _, source in cells(path))
+    assert page.read_text(encoding="utf-8").count("<img ") == drawing

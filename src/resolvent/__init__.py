@@ -36,7 +36,7 @@ from resolvent.solvers.picard import Neumann, Picard
 from resolvent.solvers.pseudo_transient import PseudoTransient
 from resolvent.solvers.resolve import resolve
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "GMRES",

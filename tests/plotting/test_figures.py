@@ -20,6 +20,20 @@ def orbit(ax: plt.Axes) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
 
 
+def test_the_style_leaves_interactive_mode_as_it_became_inside() -> None:
+    """The first figure of a notebook turns it on; without it the notebook shows no later figure."""
+    before = plt.isinteractive()
+    try:
+        plt.ioff()
+        with plotting.paper_style():
+            plt.ion()
+            assert plt.rcParams["axes.linewidth"] == 0.6
+        assert plt.isinteractive()
+        assert plt.rcParams["axes.linewidth"] == plt.rcParamsDefault["axes.linewidth"]
+    finally:
+        plt.interactive(before)
+
+
 def test_phase_diagrams() -> None:
     axes = plotting.phase_diagrams()
     assert [ax.get_title() for ax in axes] == ["Forward Euler", "Trapezoidal", "Backward Euler", "Verlet"]

@@ -1,7 +1,7 @@
 """The style of all figures, applied only while they are drawn, and `save`."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,9 +50,19 @@ _STYLE: Any = {
 }
 
 
-def paper_style() -> AbstractContextManager[None]:
+@contextmanager
+def paper_style() -> Iterator[None]:
     """A context that applies the style of the figures."""
-    return mpl.rc_context(_STYLE)
+    interactive = mpl.is_interactive()
+    try:
+        with mpl.rc_context(_STYLE):
+            try:
+                yield
+            finally:
+                interactive = mpl.is_interactive()
+    finally:
+        # In a notebook the first figure turns interactive mode on. Turned off again, later figures would not be shown.
+        mpl.interactive(interactive)
 
 
 def axes_or_new(ax: Axes | None, width: float = COLUMN, height: float | None = None) -> Axes:
