@@ -15,6 +15,9 @@ from resolvent.blocks.opaque import Call, run
 from resolvent.blocks.packing import pack, unpack
 from resolvent.equation.numbered import Numbered
 
+# Before torch 2.12 the compiler takes fullgraph=True for an export.
+_EXPORT_IS_KNOWN = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)
+
 
 class InGraph(Numbered):
     """Base of the modules that solve equations."""
@@ -24,7 +27,7 @@ class InGraph(Numbered):
     def _in_graph(self, method: str, *arguments: Any, points: int = 0) -> Any:
         """Calls the method with the arguments, as one operation. Its result is like the first argument, or with
         `points` the times and states of a trajectory of so many points."""
-        if torch.compiler.is_exporting():
+        if _EXPORT_IS_KNOWN and torch.compiler.is_exporting():
             raise ValueError("an exported program runs without the layer: take rs.blocks.export(model, ...).")
         tensors: list[Tensor] = []
         numbers: list[float] = []

@@ -35,7 +35,7 @@ class RobertsonConfig(FitConfig):
     """width is that of the hidden layer; peer_end is the time to which dopri5 integrates the learned field."""
 
     width: int = 4
-    epochs: int = 140
+    epochs: int = 180
     stages: int = 10
     stage_epochs: int = 5
     smoothing: int = 60
