@@ -311,6 +311,15 @@ def test_too_many_masked_samples_are_an_error() -> None:
     rs.resolve(rs.Rowwise(folded, c), torch.full((2, 1), 0.1), 1.0, on_failure=rs.Mask(most=0.5, over=1))
 
 
+@pytest.mark.parametrize("mode", ["auto", "sequential"])
+def test_masks_count_every_layer_of_every_sample(mode: str) -> None:
+    policy = rs.Mask()
+    block = rs.ThetaBlock(rs.fields.MLP(2, 4, 1), 0.5, num_steps=4, mode=mode, on_failure=policy)
+    with torch.no_grad():
+        block(torch.randn(8, 2))
+    assert (policy.failed, policy.seen) == (0, 4 * 8)
+
+
 def test_values_that_are_not_finite_are_not_masked() -> None:
     with pytest.raises(rs.ConvergenceError, match="not finite"):
         rs.resolve(lambda w: torch.log(w - 5), B, 1.0, on_failure="mask")

@@ -66,11 +66,17 @@ class Mask:
     def count(self, solution: Solution) -> bool:
         """Counts the samples of a solve. Returns whether too many of the recent ones failed."""
         seen = solution.status.numel()
-        failed = 0 if solution.all_converged else seen - int(solution.converged.sum())
-        self.failed, self.seen = self.failed + failed, self.seen + seen
-        self._recent.append((failed, seen))
+        self._add(0 if solution.all_converged else seen - int(solution.converged.sum()), seen)
         recent = [sum(column) for column in zip(*self._recent, strict=True)]
         return len(self._recent) == self.over and recent[0] > self.most * recent[1]
+
+    def count_converged(self, samples: int) -> None:
+        """Counts the samples of a solve whose failures are counted elsewhere."""
+        self._add(0, samples)
+
+    def _add(self, failed: int, seen: int) -> None:
+        self.failed, self.seen = self.failed + failed, self.seen + seen
+        self._recent.append((failed, seen))
 
     def __repr__(self) -> str:
         return f"Mask(most={self.most}, over={self.over}): {self.failed} of {self.seen} samples failed"

@@ -5,8 +5,10 @@ of one batch, each with its own span. A stiff field has to be learned from fast 
 contracting, an error of a fast component grows in proportion to the length of a segment, and hides all others.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from resolvent_lab.experiments.network import RunConfig, Trainable
 from resolvent_lab.fitting.checkpoints import ENTRY
 
 _RIDGES = (0.1, 0.01, 0.001)
+# A smooth field is kept if its mean square error is at most this many times the one before smoothing.
+_AS_GOOD = 25.0
 
 
 class Segments(NamedTuple):
@@ -51,7 +55,8 @@ class FitConfig(RunConfig):
         stages: number of stages. Each allows segments that are longer by one factor, up to all of them. 0 takes all
             segments from the start.
         stage_epochs: epochs of each stage; the rest takes all segments.
-        smoothing: number of epochs at the end with a penalty on the curvature of the field.
+        smoothing: number of epochs at the end with a penalty on the curvature of the field. If it fits the points much
+            worse then, the field of before is kept.
     """
 
     stages: int
@@ -87,6 +92,7 @@ class FittedField(Trainable):
         self.field = field.to(self.precision)
         self.automatic_optimization = False
         self._landscape, self._method = (0.0, 0.0), self._new_method()
+        self._unsmoothed: tuple[float, dict[str, Tensor]] = (math.inf, {})
 
     @abstractmethod
     def prepare(self, segments: Segments) -> None:
@@ -109,25 +115,32 @@ class FittedField(Trainable):
             self.prepare(batch)
         longest = self.config.longest(self.current_epoch, batch.lengths)
         landscape = longest, self.config.ridge(self.current_epoch)
-        if landscape != self._landscape:  # the damping was that of another landscape
-            self._landscape, self._method = landscape, self._new_method()
         segments = batch.up_to(longest)
+        if landscape != self._landscape:  # the damping was that of another landscape
+            if self._landscape[1] == 0 < landscape[1]:
+                self._unsmoothed = self._loss(segments), deepcopy(self.field.state_dict())
+            self._landscape, self._method = landscape, self._new_method()
         total = self._method.step(lambda: self.objective(segments))
-        loss = mean_square_at(lambda: self.residuals(segments))
+        if self.current_epoch == self.config.epochs - 1 and self._loss(segments) > _AS_GOOD * self._unsmoothed[0]:
+            self.field.load_state_dict(self._unsmoothed[1])  # smoothing has led to another minimum
+        loss = self._loss(segments)
         self.record({"loss": torch.tensor(loss), "total": torch.tensor(total), "longest": torch.tensor(longest)})
 
     def configure_optimizers(self) -> None:
         """The steps are made in `training_step`."""
+
+    def _loss(self, segments: Segments) -> float:
+        return mean_square_at(lambda: self.residuals(segments))
 
     def _new_method(self) -> LevenbergMarquardt:
         return LevenbergMarquardt(self.field.parameters(), self.batched)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint[ENTRY]["method"] = (self._landscape, self._method.damping, self._method.loss)
+        checkpoint[ENTRY]["method"] = (self._landscape, self._method.damping, self._method.loss, self._unsmoothed)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self._method = self._new_method()
-        landscape, self._method.damping, self._method.loss = checkpoint[ENTRY]["method"]
-        self._landscape = tuple(landscape)
+        kept = checkpoint[ENTRY]["method"]
+        self._landscape, self._method.damping, self._method.loss, self._unsmoothed = kept

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
+from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, mixed
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
@@ -131,6 +132,9 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
     """The layers with these numbers, from the state x. Samples that do not converge are solved layer by layer."""
     plan = AutoGroup(max(1, math.prod(x.shape[1:]))) if plan is None else plan
     solution, states, kept = _solve(pass_, numbers, x, plan, None)
+    if isinstance(policy := pass_.options.on_failure, Mask):
+        # The other samples are counted when they are solved layer by layer.
+        policy.count_converged(int(kept.sum()) * len(numbers))
     if bool(kept.all()):
         return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
