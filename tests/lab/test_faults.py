@@ -142,7 +142,7 @@ def test_a_damaged_run_is_repeated(tmp_path: Path) -> None:
 
     assert "0 of 1 runs are finished already" in run()
     (folder,) = (tmp_path / "runs" / "stiff").iterdir()
-    (folder / "weights.pt").write_bytes(b"cut")
+    (folder / "weights.safetensors").write_bytes(b"cut")
     told = run()
     assert f"{folder} is damaged: " in told
     assert "0 of 1 runs are finished already" in told

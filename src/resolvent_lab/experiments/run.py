@@ -3,7 +3,6 @@
 import dataclasses
 import platform
 import shutil
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from resolvent_lab import lightning, strict_json
 from resolvent_lab.experiments.catalogue import experiments
 from resolvent_lab.experiments.network import Metrics, RunConfig, Trainable
 from resolvent_lab.experiments.unfinished import CONFIG, Unfinished
+from resolvent_lab.fitting.weights import read_weights, write_weights
 
 _CURVE_POINTS = 300
-_WEIGHTS, _CURVES = "weights.pt", "curves.json"
+_WEIGHTS, _CURVES = "weights.safetensors", "curves.json"
 
 ROBUSTNESS = "robustness.json"
 """Results of attacks on the trained network. They may be added to the folder of a run later."""
@@ -51,7 +51,7 @@ class Run:
         """The trained network."""
         network = experiments()[self.experiment].network(self.config)
         network = network.to(network.precision)
-        network.load_state_dict(torch.load(self.folder / _WEIGHTS, weights_only=True))
+        network.load_state_dict(read_weights(self.folder / _WEIGHTS))
         return network.eval()
 
     def batches(self) -> Any:
@@ -115,7 +115,7 @@ def load(folder: Path) -> Run:
         described = strict_json.load(folder / CONFIG)
         outcome = strict_json.load(folder / "metrics.json")
         strict_json.load(folder / _CURVES)
-        _check_archive(folder / _WEIGHTS)
+        read_weights(folder / _WEIGHTS)
         name, settings = described["experiment"], described["config"]
         run = Run(name, _config(name, settings, folder), folder=folder, **outcome)
     except OSError as error:
@@ -152,23 +152,12 @@ def finished_runs(out: Path, experiment: str = "[!.]*") -> list[Run]:
     return runs
 
 
-def _check_archive(path: Path) -> None:
-    """Raises a ValueError if a file of weights is incomplete. Its contents are not unpickled."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: {error}") from None
-    if broken is not None:
-        raise ValueError(f"{path}: wrong checksum of {broken}")
-
-
 def write(folder: Path, experiment: str, network: Trainable, metrics: Metrics, seconds: float) -> None:
     """Writes into the folder of the unfinished run and renames, so that a folder of this name is always complete."""
     draft = Unfinished(folder).path / "finished"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    torch.save(network.state_dict(), draft / _WEIGHTS)
+    write_weights(draft / _WEIGHTS, network.state_dict())
     strict_json.dump(described(experiment, network.config), draft / CONFIG)
     outcome = {"metrics": metrics, "versions": versions(), "seconds": seconds}
     strict_json.dump(outcome, draft / "metrics.json")

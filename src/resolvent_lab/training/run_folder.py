@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from resolvent_lab import atomic, strict_json
 from resolvent_lab.fitting.checkpoints import BEST, LAST, load_state, read_checkpoint
+from resolvent_lab.fitting.weights import read_weights, write_weights
 from resolvent_lab.training.facts import Facts
 
 WEIGHTS = ("best", "last")
@@ -87,16 +88,13 @@ class RunFolder:
 
     def write_weights(self, which: str, state: dict[str, Tensor]) -> None:
         """Writes the weights of the "best" or of the "last" epoch."""
-        from safetensors.torch import save
-
-        content = save({name: value.cpu().contiguous().clone() for name, value in state.items()})
-        atomic.write(self.path / f"{which}.safetensors", content)
+        write_weights(self.path / f"{which}.safetensors", state)
 
     def load_weights(self, module: nn.Module, which: str) -> Path:
         """Loads the weights of the "best" or of the "last" epoch into a module, also of a run that is not finished."""
         source = self.path / f"{which}.safetensors"
         if source.exists():
-            state = read_safetensors(source)
+            state = read_weights(source)
         else:
             source = self.best if which == "best" else self.last
             if not source.exists():
@@ -104,15 +102,3 @@ class RunFolder:
             state = read_checkpoint(source)["state_dict"]
         load_state(module, state, source)
         return source
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by name. The format cannot hold code."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        found: dict[str, Tensor] = load(path.read_bytes())
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
-    return found

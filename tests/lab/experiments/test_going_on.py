@@ -25,6 +25,7 @@ from resolvent_lab.experiments.stiff import model as stiff
 from resolvent_lab.experiments.train import fitted
 from resolvent_lab.experiments.unfinished import Unfinished
 from resolvent_lab.experiments.van_der_pol import model as van_der_pol
+from resolvent_lab.fitting.weights import read_weights
 from resolvent_lab.images import ImageModule, Images, Split
 from seeding import shifted
 
@@ -156,7 +157,7 @@ def test_a_killed_sweep_ends_as_one_that_was_not(tmp_path: Path) -> None:
     for one in folders:
         other = tmp_path / "killed" / one.relative_to(tmp_path / "whole")
         assert (one / "curves.json").read_bytes() == (other / "curves.json").read_bytes()
-        weights = [torch.load(folder / "weights.pt", weights_only=True) for folder in (one, other)]
+        weights = [read_weights(folder / "weights.safetensors") for folder in (one, other)]
         assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
         outcomes = [strict_json.load(folder / "metrics.json") for folder in (one, other)]
         assert outcomes[0]["metrics"] == outcomes[1]["metrics"]

@@ -58,7 +58,12 @@ def test_a_run_leaves_its_configuration_weights_curves_and_metrics(results):
     experiment, out, tasks = results
     for _, config in tasks:
         folder = folder_of(experiment, config, out)
-        assert {path.name for path in folder.iterdir()} == {"config.json", "curves.json", "metrics.json", "weights.pt"}
+        assert {path.name for path in folder.iterdir()} == {
+            "config.json",
+            "curves.json",
+            "metrics.json",
+            "weights.safetensors",
+        }
         run = load(folder)
         assert run.config == config
         assert set(run.versions) == {"resolvent", "torch", "lightning", "python"}
@@ -167,8 +172,8 @@ def finished(tmp_path_factory):
 
 
 DAMAGES = {
-    "truncated weights": ("weights.pt", lambda content: content[:-200]),
-    "changed weights": ("weights.pt", lambda content: content[:500] + b"!" * 100 + content[600:]),
+    "truncated weights": ("weights.safetensors", lambda content: content[:-200]),
+    "changed weights": ("weights.safetensors", lambda content: content[:-100] + b"!" * 100),
     "truncated metrics": ("metrics.json", lambda content: content[:-10]),
     "no metrics": ("metrics.json", lambda content: None),
     "empty configuration": ("config.json", lambda content: b""),

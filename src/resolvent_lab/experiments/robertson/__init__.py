@@ -16,7 +16,7 @@ _DESCRIPTION = (
     "that mass is conserved. It has 76 weights, none of which knows the reaction. Segments between neighbouring points "
     "are integrated by rs.odeint with RADAU5 (rtol 1e-3), each with its own steps, and fitted by the "
     "Levenberg-Marquardt method with exact gradients of the accepted steps; segments of short duration come first. "
-    "The last 60 of 140 epochs add a penalty on the output weights of the hidden layer, whose weight falls from 0.1 to "
+    "The last 60 of 180 epochs add a penalty on the output weights of the hidden layer, whose weight falls from 0.1 to "
     "0.001. "
     "Errors are those on 20 held-out initial states at 40 times, relative to the largest value of the species on "
     "the trajectory. dopri5 of torchdiffeq integrates the learned field for comparison, to a much earlier time."
