@@ -136,6 +136,7 @@ class Cubic(fields.Field):
     value_and_jacobian = property(lambda self: lambda t, y: (self(t, y), torch.diag_embed(-3 * y**2)))
 
 
+@pytest.mark.slow
 def test_harder_data_are_solved_as_usual_and_teach_the_number_of_steps() -> None:
     block, reference = (ThetaBlock(Cubic(), 1.0, 4, 1.0, mode=mode) for mode in ("compiled", "sequential"))
     easy, hard = torch.linspace(-0.01, 0.01, 6)[:, None], torch.linspace(-3.0, 3.0, 6)[:, None]

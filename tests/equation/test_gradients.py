@@ -146,6 +146,7 @@ def tangent(b: torch.Tensor, tau: torch.Tensor, W: torch.Tensor, order: int) -> 
     return jvp
 
 
+@pytest.mark.slow
 def test_a_derivative_by_the_cotangent_has_derivatives_in_turn() -> None:
     assert gradcheck(lambda *a: tangent(*a, order=2), inputs())
     assert gradgradcheck(lambda *a: tangent(*a, order=3), inputs())

@@ -66,6 +66,7 @@ def test_every_adjoint_has_the_gradient_of_the_flat_equation(adjoint: rs.extendi
     torch.testing.assert_close(gradients(True, adjoint), expected, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_finite_differences_twice() -> None:
     W = (0.3 * torch.randn(4, 4)).requires_grad_()
     tau = torch.tensor(0.4, requires_grad=True)
