@@ -38,7 +38,7 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     convergence = Convergence(problem, attempt.solver, stopping)
     # Graphs are recorded from the step on that is likely the last.
     at, recorded_from = problem.without_graph(), 0
-    following, r = at.fixed_point(w)
+    r, image = at.defect_and_image(w)
     norm = rms(r)
     progress = convergence.begin(at, State(w=w, norm=norm), None, checks(0))
     if progress.finished:
@@ -46,10 +46,10 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     going, tolerance = progress.running, convergence.strictest(progress)
     quickly = _QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        w = select(going, following, w)
+        w = select(going, w + problem.precondition(r) if image is None else image, w)
         if step == recorded_from:
             at = problem
-        following, r = at.fixed_point(w)
+        r, image = at.defect_and_image(w)
         before, norm = norm, rms(r)
         if step > 1:  # `update` counts the first step.
             progress.steps = progress.steps + going

@@ -71,11 +71,11 @@ class LinearProblem(Problem):
             return transpose(lambda v: part.solve(v, tau), r)(r).detach()
         return divided_by_linear_part(r, tau, part)
 
-    def fixed_point(self, w: Tensor) -> tuple[Tensor, Tensor]:
+    def defect_and_image(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         if not self.transposed or self.linearization.problem.function.linear_part is not None:
-            return super().fixed_point(w)
+            return self.defect(w), None
         image = self.linearization.transposed_image(self.b, w)
-        return image, image - w
+        return image - w, image
 
     def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
         """The preconditioner for this system: the user's linear map M ~ A^{-1}, transposed if the system is; by default

@@ -63,10 +63,9 @@ class Problem(ABC):
         (b + tau N(w)) / (1 - tau c).
         """
 
-    def fixed_point(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The next iterate of the fixed-point iteration, w + precondition(r), and the defect r at w."""
-        r = self.defect(w)
-        return w + self.precondition(r), r
+    def defect_and_image(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The defect r, and the next iterate of the fixed point, w + precondition(r), if r is computed from it."""
+        return self.defect(w), None
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,9 @@ class NonlinearProblem(Problem):
     def precondition(self, r: Tensor) -> Tensor:
         return divided_by_linear_part(r, self.tau, self.function.linear_part)
 
-    def fixed_point(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        if self.function.linear_part is not None:
-            return super().fixed_point(w)
+    def defect_and_image(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         image = self.step_of(self.evaluate(w))
-        return image, image - w
+        return image - w, image if self.function.linear_part is None else None
 
 
 def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | LinearPart | None) -> Tensor:
