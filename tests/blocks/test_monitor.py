@@ -124,3 +124,14 @@ def test_wrong_use():
         Monitor(nn.Linear(2, 2))
     with Monitor(model()) as monitor, pytest.raises(ValueError, match="open already"):
         monitor.__enter__()
+
+
+def test_the_quick_attempt_of_the_default_is_no_fallback() -> None:
+    layer = rs.ThetaBlock(lambda t, y: -y + 0.5 * torch.tanh(y), 1.0, horizon=2.0)
+    with Monitor(layer) as monitor:
+        layer(torch.randn(3, 20, requires_grad=True)).sum().backward()
+    for record in monitor.records.values():
+        assert (record.samples, record.fallbacks, record.failed) == (3, 0, 0)
+    slow = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, 20), 0.9)
+    assert slow.quick
+    assert slow.solver_index.tolist() == [1, 1, 1]

@@ -23,7 +23,7 @@ class SolveRecord:
         samples: in all solves; layers that are solved together count once.
         steps, max_steps: of the solver, per sample: their mean and the most.
         residual: the largest.
-        fallbacks: samples for which the first solver was not enough.
+        fallbacks: samples for which the first solver was not enough, after the quick attempt of `rs.Auto`.
         failed: samples that did not reach their tolerance; under `rs.Mask` these are the masked ones.
         evaluations: calls of F.
     """
@@ -46,7 +46,7 @@ class SolveRecord:
         self.samples += count
         self.max_steps = max(self.max_steps, int(solution.steps.max()))
         self.residual = max(self.residual, float(solution.residual.max()))
-        self.fallbacks += int((solution.solver_index > 0).sum())
+        self.fallbacks += int((solution.solver_index > int(solution.quick)).sum())
         self.failed += int((~solution.converged).sum())
         self.evaluations += solution.evaluations
 

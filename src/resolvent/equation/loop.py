@@ -302,6 +302,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         matrix=None if state is None else state.matrix,
         state=state if attempts[0].solver.learns and not transforming() else None,
         linear=problem.linear,
+        quick=attempts[0].quick,
     )
 
 

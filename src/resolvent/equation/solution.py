@@ -69,6 +69,7 @@ class Solution:
         matrix: I - tau F'(value), if the solver computed it.
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
         linear: whether the equation was linear, as that of a backward pass is.
+        quick: whether the first of the solvers was the quick attempt of `rs.Auto`, which hands samples on as planned.
     """
 
     value: Tensor
@@ -82,6 +83,7 @@ class Solution:
     matrix: "Matrix | None" = field(default=None, repr=False)
     state: "State | None" = field(default=None, repr=False)
     linear: bool = False
+    quick: bool = False
 
     @property
     def converged(self) -> Tensor:
@@ -134,7 +136,7 @@ def joined(group: Solution, good: Tensor, value: Tensor | None, bad: Tensor, own
         status=merge(group.status[good], own.status),
         residual=merge(group.residual[good], own.residual),
         steps=merge(*steps),
-        solver_index=merge(zeros, own.solver_index + 1),
+        solver_index=merge(group.solver_index[good], own.solver_index + len(group.solvers)),
         solvers=(*group.solvers, *own.solvers),
         work=own.work.plus(group.work) if first else own.work,
         all_converged=own.all_converged,
