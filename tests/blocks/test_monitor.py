@@ -127,7 +127,7 @@ def test_wrong_use():
 
 
 def test_the_quick_attempt_of_the_default_is_no_fallback() -> None:
-    layer = rs.ThetaBlock(lambda t, y: -y + 0.5 * torch.tanh(y), 1.0, horizon=2.0)
+    layer = rs.ThetaBlock(lambda t, y: -y + 0.5 * torch.tanh(y), 1.0, num_steps=1, horizon=2.0)
     with Monitor(layer) as monitor:
         layer(torch.randn(3, 20, requires_grad=True)).sum().backward()
     for record in monitor.records.values():
