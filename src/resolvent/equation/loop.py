@@ -27,7 +27,7 @@ _RARELY = 4
 # relative to the value.
 _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
 # Up to this many unknowns the error is computed from the singular values of A.
-_MOST_DENSE_UNKNOWNS = 32
+_MOST_DENSE_UNKNOWNS = 64
 # Rounding leaves a residual of about this many roundings of the terms of a linear system.
 _ROUNDINGS = 4.0
 # How often a residual computed by a recurrence may turn out wrong before the sample counts as stalled.
