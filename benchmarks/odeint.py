@@ -149,12 +149,12 @@ def draw(found: dict[str, dict[float, dict[str, Point]]]) -> None:
             for ax in column:
                 ax.xaxis.set_minor_formatter(NullFormatter())
                 ax.xaxis.set_major_locator(LogLocator(numticks=4))
-            column[0].set(title=name, xlabel="calls of the field")
+            column[0].set(title=name.replace(", ", ",\n"), xlabel="calls of the field")
             column[1].set(xlabel="seconds")
         for row in axes:
             row[0].set_ylabel("largest relative error")
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=6)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
         FIGURE.parent.mkdir(exist_ok=True)
         figure.savefig(FIGURE, dpi=130)
 
