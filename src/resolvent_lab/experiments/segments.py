@@ -121,9 +121,11 @@ class FittedField(Trainable):
                 self._unsmoothed = self._loss(segments), deepcopy(self.field.state_dict())
             self._landscape, self._method = landscape, self._new_method()
         total = self._method.step(lambda: self.objective(segments))
-        if self.current_epoch == self.config.epochs - 1 and self._loss(segments) > _AS_GOOD * self._unsmoothed[0]:
-            self.field.load_state_dict(self._unsmoothed[1])  # smoothing has led to another minimum
         loss = self._loss(segments)
+        before, weights = self._unsmoothed
+        if self.current_epoch == self.config.epochs - 1 and loss > _AS_GOOD * before:
+            loss = before  # smoothing has led to another minimum
+            self.field.load_state_dict(weights)
         self.record({"loss": torch.tensor(loss), "total": torch.tensor(total), "longest": torch.tensor(longest)})
 
     def configure_optimizers(self) -> None:

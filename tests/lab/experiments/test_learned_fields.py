@@ -8,7 +8,7 @@ import torch
 import resolvent as rs
 from resolvent_lab.experiments.least_squares import LevenbergMarquardt
 from resolvent_lab.experiments.robertson import model as robertson
-from resolvent_lab.experiments.segments import segments_of
+from resolvent_lab.experiments.segments import FittedField, Segments, segments_of
 from resolvent_lab.experiments.van_der_pol import model as van_der_pol
 from seeding import shifted
 
@@ -91,6 +91,43 @@ def test_a_segment_on_the_wrong_branch_does_not_disturb_the_others(monkeypatch):
         near, far = network.objective(segments).reshape(2, 2)
         torch.testing.assert_close(near, errors[0], rtol=1e-5, atol=0)
         assert far[0].item() == pytest.approx(expected, rel=1e-3)
+
+
+class Pulled(FittedField):
+    """Fits a number to 1. A penalty pulls it to 3 in its last epochs."""
+
+    current_epoch = 0
+
+    def __init__(self, config):
+        super().__init__(config, torch.nn.Linear(1, 1, bias=False))
+        self.losses = []
+
+    def prepare(self, segments):
+        pass
+
+    def residuals(self, segments):
+        return self.field.weight[0] - 1
+
+    def objective(self, segments):
+        pull = self.config.ridge(self.current_epoch)
+        return self.residuals(segments) if pull == 0 else self.field.weight[0] - 3
+
+    def measure(self, batches):
+        return {}
+
+    def record(self, values):
+        self.losses.append(values["loss"].item())
+
+
+@pytest.mark.parametrize("smoothing", [0, 6])
+def test_a_field_that_smoothing_spoils_is_not_kept(smoothing):
+    model = Pulled(robertson.RobertsonConfig(seed=0, epochs=16, stages=0, smoothing=smoothing))
+    states = torch.zeros(1, 1, dtype=torch.float64)
+    segments = Segments(states, torch.tensor([[0.0], [1.0]]), states)
+    for model.current_epoch in range(16):
+        model.training_step(segments, 0)
+    assert (max(model.losses[10:]) > 1) == (smoothing > 0)
+    assert model.losses[-1] == model.residuals(segments).square().item() < 1e-12
 
 
 @pytest.mark.slow
