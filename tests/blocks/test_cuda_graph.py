@@ -60,6 +60,46 @@ def test_solves_make_the_steps_they_are_told_to(eager: list[Any], mode: str) -> 
     assert fast.unconverged == 0
 
 
+def test_the_fewest_steps_are_learned(eager: list[Any]) -> None:
+    model, x = network(), torch.randn(5, 3)
+    fast = rs.blocks.cuda_graph(model, x)
+    fast(x).sum().backward()
+    assert fast.unconverged == 0
+    (own,) = fast.steps
+    assert own.layers > 1
+    assert own.linear == 1  # By a factorization.
+    fewer = rs.blocks.cuda_graph(model, x, steps=own.layers - 1)
+    fewer(x)
+    assert fewer.unconverged > 0
+
+
+def test_steps_are_raised_when_samples_no_longer_converge(eager: list[Any]) -> None:
+    model, x = network(solver=rs.Picard()), torch.randn(5, 3)
+    silence(model[1].field)
+    fast = rs.blocks.cuda_graph(model, x)
+    before, recordings = fast.steps, len(eager)
+    model.load_state_dict(network().state_dict())
+    for _ in range(60):
+        fast(x)
+    assert fast.unconverged == 0
+    assert fast.steps[0].layers > before[0].layers
+    assert len(eager) == recordings + 1  # Learned at once, not number by number.
+    fast(x)
+    assert len(eager) == recordings + 1
+
+
+def test_hopeless_solves_make_a_bounded_number_of_steps(eager: list[Any]) -> None:
+    model, x = network(solver=rs.Picard()), torch.randn(5, 3)
+    with torch.no_grad():
+        model[1].field.layers[-1].weight.mul_(1e3)
+        fast = rs.blocks.cuda_graph(model, x)
+        for _ in range(4):
+            fast(x)
+    assert fast.steps[0].layers == 64
+    assert fast.unconverged > 0
+    assert len(eager) == 1
+
+
 @pytest.mark.parametrize("mode", ["auto", "sequential", "parallel", "compiled"])
 def test_blocks_are_as_before_afterwards(eager: list[Any], mode: str) -> None:
     model, x = network(mode=mode), torch.randn(5, 3)

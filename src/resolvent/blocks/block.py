@@ -229,7 +229,8 @@ class Block(InGraph):
     def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""
         share_horizon(self.field, self.horizon)
-        share_horizon(field, self.horizon)  # The field is a copy, made before, if weights are normalised.
+        if field is not self.field:  # A copy, made before, as weights are normalised.
+            share_horizon(field, self.horizon)
         t0 = as_start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
         if horizon is not None:

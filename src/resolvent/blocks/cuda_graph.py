@@ -2,36 +2,39 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from resolvent.blocks.fixed_steps import fixed_steps
-from resolvent.equation.solution import Solution, Status
+from resolvent.blocks.fixed_steps import Steps, fixed_steps, solving
+from resolvent.blocks.graph_memory import CopiedGradients, CopiedOutputs, HostCopy
+from resolvent.blocks.learned_steps import count_failures, learned_steps, no_failures, raise_steps
 from resolvent.equation.stopping import FixedSteps
-from resolvent.equation.torch_func import transforming, whole
-from resolvent.errors import DerivativeOrderError, ResolventError
+from resolvent.equation.torch_func import transforming
 
 
-def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int) -> "CudaGraph":
+def cuda_graph(model: nn.Module, example: Tensor | Sequence[Tensor], steps: int | None = None) -> "CudaGraph":
     """Records a pass through a model, forward and backward, as CUDA graphs: a replay launches all kernels at once.
 
-        fast = rs.blocks.cuda_graph(model, x, steps=8)
+        fast = rs.blocks.cuda_graph(model, x)
         logits = fast(x)
         fast.unconverged  # 0-d tensor
 
     Small networks spend most of their time launching kernels, so a training step becomes several times as fast. A graph
-    cannot make data-dependent decisions. So in a recorded pass all solves of the blocks make the same number of steps,
-    layer by layer, with no fallback, and do not report failure: read `unconverged` now and then. The model itself is
-    not changed, and can still be called.
+    cannot make data-dependent decisions. So in a recorded pass the solves of a block make fixed numbers of steps, layer
+    by layer, with no fallback, and do not report failure: read `unconverged` now and then. The model itself is not
+    changed, and can still be called.
 
     Arguments:
         model: on a GPU. It may contain other layers besides blocks, but must not wait for the device.
         example: its inputs, one tensor or several, of the shapes to record first.
-        steps: the number of steps of each solve, forward and backward. Take the most that the solves of an eager pass
-            need (`block.trajectory(x).solutions[0].steps.max()`), and some more, since weights change.
+        steps: the number of steps of each solve, forward and backward. None learns the fewest for each block: with them
+            all samples of the example converge. Where samples of later calls do not, as the weights change, the
+            numbers are raised, up to 64, and the pass is recorded again, two calls later: to notice it at once would
+            wait for the device.
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     fast = CudaGraph(model, steps)
@@ -51,11 +54,13 @@ class CudaGraph:
     otherwise it raises.
     """
 
-    def __init__(self, model: nn.Module, steps: int) -> None:
+    def __init__(self, model: nn.Module, steps: int | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError(f"model must be an nn.Module, whose blocks and weights can be found, got {model!r}.")
         self.model = model
-        self.steps = FixedSteps(steps).steps
+        self._learns = steps is None
+        first = 1 if steps is None else FixedSteps(steps).steps
+        self._steps = [Steps(first, first) for _ in solving(model)]
         self._recordings: dict[object, _Recording] = {}
         self._last: _Recording | None = None
         self._places: list[int] = []
@@ -68,7 +73,13 @@ class CudaGraph:
         """
         if self._last is None:
             raise ValueError("nothing was solved yet: call the recorded model first.")
-        return self._last.count.clone()
+        return self._last.count.sum()
+
+    @property
+    def steps(self) -> tuple[Steps, ...]:
+        """The numbers of steps of each block: of the solves of its layers, and of linear systems, in the backward pass
+        or for tangents."""
+        return tuple(self._steps)
 
     def record(self, *inputs: Tensor) -> "_Recording":
         """The graphs for inputs like these and the current state of the model."""
@@ -79,11 +90,28 @@ class CudaGraph:
             self._places = places
         key = self._key(inputs)
         if key not in self._recordings:
-            self._recordings[key] = _Recording(self.model, inputs, self.steps)
+            if self._learns:
+                self._learn(inputs)
+            self._recordings[key] = _Recording(self.model, inputs, self._steps)
         return self._recordings[key]
 
+    def _learn(self, inputs: Sequence[Tensor]) -> None:
+        """Raises the numbers of steps until all samples of the inputs converge."""
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(recording):
+            self._set(learned_steps(self.model, _examples(inputs), self._steps))
+
+    def _set(self, steps: list[Steps]) -> None:
+        if steps != self._steps:
+            self._steps = steps
+            self._recordings.clear()
+
     def __call__(self, *inputs: Tensor) -> Any:
-        self._last = self.record(*inputs)
+        recording = self.record(*inputs)
+        if self._learns and (failed := recording.failed_before()) is not None:
+            self._set(raise_steps(self._steps, failed))
+            recording = self.record(*inputs)
+        self._last = recording
         return self._last(inputs)
 
     def _key(self, inputs: Sequence[Tensor]) -> object:
@@ -102,16 +130,17 @@ class _Recording:
     """One graph of the forward pass, and one of the backward pass.
 
     Attributes:
-        count: 0-d, see `CudaGraph.unconverged`; written by the graphs.
+        count: (blocks, 2), the solves of samples that did not converge, see `Steps`; written by the graphs.
         open: the number of the call that can still be differentiated.
     """
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], steps: int) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], steps: Sequence[Steps]) -> None:
         self.model = model
-        self.steps = steps
+        self.steps = tuple(steps)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.open: int | None = None
         self._calls = 0
+        self._seen = HostCopy()
         self._number_of_inputs = len(inputs)
         device, recording = inputs[0].device, torch.is_grad_enabled()
         autocast = torch.autocast(
@@ -121,8 +150,8 @@ class _Recording:
             cache_enabled=False,  # A replay must cast the weights again.
         )
         with torch.inference_mode(False), torch.set_grad_enabled(recording), autocast:
-            self.count = torch.zeros((), dtype=torch.int64, device=device)
-            examples = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+            self.count = no_failures(steps, device)
+            examples = _examples(inputs)
             # The weights are arguments, so that they get gradients.
             with _explaining_waits(), _generator_released(device):
                 self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
@@ -132,18 +161,26 @@ class _Recording:
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
         self._calls += 1
         self.open = self._calls
-        outputs, structure = tree_flatten(self._replay(*_CopiedGradients.apply(*inputs, *self.weights)))
-        return tree_unflatten(_CopiedOutputs.apply(self, self._calls, *outputs), structure)
+        outputs, structure = tree_flatten(self._replay(*CopiedGradients.apply(*inputs, *self.weights)))
+        return tree_unflatten(CopiedOutputs.apply(self, self._calls, *outputs), structure)
 
     def _run(self, *arguments: Tensor) -> Any:
         with torch.no_grad():
             self.count.zero_()
-        with fixed_steps(self.model, self.steps, self._count):
+        with fixed_steps(self.model, self.steps, partial(count_failures, self.count)):
             return self.model(*arguments[: self._number_of_inputs])
 
-    @torch.no_grad()
-    def _count(self, solution: Solution) -> None:
-        self.count.add_((whole(solution.status) != Status.CONVERGED).sum())
+    def failed_before(self) -> list[list[int]] | None:
+        """The counts of an earlier call, without waiting for the device: None if they are not known yet or all zero."""
+        counts = self._seen.read()
+        if self._calls > 0:
+            self._seen.send(self.count)
+        return counts if counts is not None and any(map(any, counts)) else None
+
+
+def _examples(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of the inputs that are leaves."""
+    return [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
 
 
 @contextmanager
@@ -186,43 +223,3 @@ def _refuse_other_devices(inputs: Sequence[Any]) -> None:
             f"CUDA graphs need a CUDA device, and the inputs are on {places}: move the model and its inputs there with "
             ".cuda(), or call the model itself."
         )
-
-
-class _CopiedGradients(torch.autograd.Function):
-    """Returns the tensors unchanged and copies their gradients: a graph writes the next ones to the same memory."""
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # Unused weights have no gradient.
-        return tuple(x.view_as(x) for x in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        # Copies many small tensors in few kernels.
-        copies = iter(torch._foreach_mul([g for g in gradients if g is not None], 1.0))
-        return tuple(None if g is None else next(copies) for g in gradients)
-
-
-class _CopiedOutputs(torch.autograd.Function):
-    """Copies the outputs, which the next call overwrites. Raises in a backward pass whose data another call or another
-    backward pass has overwritten."""
-
-    @staticmethod
-    def forward(ctx: Any, recording: _Recording, call: int, *outputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.recording, ctx.call = recording, call
-        return tuple(output.clone() for output in outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            raise DerivativeOrderError(
-                "a CUDA graph has first derivatives only, but a graph of them was requested (create_graph=True): call "
-                "the model itself."
-            )
-        if ctx.recording.open != ctx.call:
-            raise ResolventError(
-                "a CUDA graph keeps what one backward pass of its last call needs: differentiate every call at most "
-                "once, and before the next call, or call the model itself."
-            )
-        ctx.recording.open = None
-        return None, None, *cotangents

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from resolvent.blocks.block import Block
 from resolvent.blocks.elimination import ELEMENTARY
-from resolvent.blocks.fixed_steps import fixed_steps
+from resolvent.blocks.fixed_steps import Steps, fixed_steps, solving
 from resolvent.blocks.memory import Store
 from resolvent.blocks.simplify import simplify
 from resolvent.blocks.solved_with import solved_with
@@ -69,7 +69,11 @@ def _exported(frozen: nn.Module, inputs: tuple[Tensor, ...], steps: int, solver:
         output = frozen(*inputs)
         return output, *_summary(solutions, inputs[0])
 
-    with solved_with(frozen, solver=solver), fixed_steps(frozen, steps, solutions.append):
+    numbers = [Steps(steps, steps) for _ in solving(frozen)]
+    with (
+        solved_with(frozen, solver=solver),
+        fixed_steps(frozen, numbers, lambda _, solution: solutions.append(solution)),
+    ):
         graph = _traced(run, inputs)
     batch = torch_export.Dim("batch")
     with _explaining():

@@ -10,6 +10,7 @@ from torch import Tensor
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
 from resolvent.equation.options import Place, SolveOptions
+from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
 from resolvent.equation.structure import Structure
 from resolvent.schemes.guess import Guess
@@ -75,7 +76,7 @@ class Pass:
         """The n-th interval; `past` are the latest states at its start."""
         t = self.time(n)
         h = self.h if self.grid is None else self.grid[n + 1] - self.grid[n]
-        options = dataclasses.replace(self.options, place=Place(n, self.num_steps, t))
+        options = changed(self.options, place=Place(n, self.num_steps, t))
         return Interval(self.vector_field, t, h, options, self.guess, past, before, self.right_end)
 
     def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:

@@ -18,7 +18,7 @@ from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
 from resolvent.equation.norms import per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
-from resolvent.equation.problem import NonlinearProblem, full_precision
+from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -92,7 +92,7 @@ class AttachedAdjoint(Adjoint):
     def differentiable(self, problem: NonlinearProblem, start: Start, options: SolveOptions) -> tuple[Solution, Tensor]:
         last = LastEvaluation() if torch.is_grad_enabled() and not forward_mode() else None
         with torch.no_grad():
-            alone = replace(problem.detach(), last=last)
+            alone = problem.detach(last)
             if self.needs_inverse:
                 _check_inverse(self, alone, options)
                 # The state of the solver is that of the whole batch: finished samples must not be dropped.
@@ -114,8 +114,10 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(problem.detach(), options, w)
         else:
+            detached = problem.detach()
             evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
-            linearization = Linearization(problem.detach(), w, solution.matrix, evaluation)
+            evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
+            linearization = Linearization(detached, w, solution.matrix, evaluation)
             linearization.state = solution.state if self.needs_inverse else None
             image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
@@ -219,10 +221,10 @@ class ImplicitAdjoint(AttachedAdjoint):
         stopping = self.stopping or options.for_backward()
         # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
         unit = power_of_two(system.b)
-        scaled = replace(system, b=system.b / per_sample(unit, system.b))
+        scaled = changed(system, b=system.b / per_sample(unit, system.b))
         solution = solve(scaled, plan, stopping, guess(scaled.b))
         value = solution.value * per_sample(unit, solution.value)
-        solution = replace(solution, value=value, residual=solution.residual * unit)
+        solution = changed(solution, value=value, residual=solution.residual * unit)
         if self.callback is not None:
             self.callback(solution)
         if options.observe is not None:

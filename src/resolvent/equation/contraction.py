@@ -15,7 +15,7 @@ from resolvent.equation.norms import rms, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import any_true, transforming
+from resolvent.equation.torch_func import transforming
 
 # A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods, the
 # sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction holds.
@@ -44,9 +44,11 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     if progress.finished:
         return progress
     going, tolerance = progress.running, convergence.strictest(progress)
-    quickly = _QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY
+    quickly = attempt.rate or (_QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY)
+    all_going = False  # Whether all samples are known to continue.
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        w = select(going, w + problem.precondition(r) if image is None else image, w)
+        moved = w + problem.precondition(r) if image is None else image
+        w = moved if all_going else select(going, moved, w)
         if step == recorded_from:
             at = problem
         r, image = at.defect_and_image(w)
@@ -54,8 +56,10 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
         if step > 1:  # `update` counts the first step.
             progress.steps = progress.steps + going
         going = going & (norm > tolerance) & (norm < quickly * before)
-        if checks(step) and not any_true(going):
+        count = int(going.sum()) if checks(step) else None
+        if count == 0:
             break
+        all_going = count == going.numel()
         if step == 1 and at is not problem and norm.numel() > 0:
             recorded_from = _last_step(before, norm, tolerance)
     convergence.update(at, progress, State(w=w, norm=norm), progress.running, checks(0))

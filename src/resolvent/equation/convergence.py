@@ -79,10 +79,13 @@ class Progress:
 
     @property
     def running(self) -> Tensor:
-        return self.status == Status.RUNNING.value
+        return self.status.logical_not()  # RUNNING is zero, and a comparison takes twice as long.
 
     def check(self) -> None:
         """Updates `finished` and `all_converged`, with one wait for the device."""
+        if self.status.is_cpu and any_true(self.running):  # On the CPU the cheaper question comes first.
+            self.finished = self.all_converged = False
+            return
         least, greatest = torch.stack(whole(self.status).aminmax()).tolist()
         self.finished = least > Status.RUNNING.value
         self.all_converged = least == greatest == Status.CONVERGED.value
@@ -111,13 +114,16 @@ class Convergence:
         self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
         self.patience = max(stopping.patience, solver.patience)
         self.divergence = stopping.divergence
-        self.fixed = stopping.fixed
+        self.fixed, self.at_once = stopping.fixed, solver.at_once
         # With fixed steps the result is the last iterate, and its evaluation is the last one.
         self.last_counts = solver.monotone or stopping.fixed
 
     def measure(self, progress: Progress, w: Tensor) -> None:
         """Sets the size of an iterate, and the tolerance below which its residual needs no error estimate."""
-        progress.size = length(w)
+        self._measured(progress, length(w))
+
+    def _measured(self, progress: Progress, size: Tensor) -> None:
+        progress.size = size
         if self.own is not None:
             progress.earned = self.own * progress.scale + self.atol
             return
@@ -154,15 +160,16 @@ class Convergence:
     def begin(
         self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
     ) -> Progress:
-        norm, scale = state.norm, length(problem.b)
-        steps = torch.zeros_like(norm, dtype=torch.int32)
+        norm, scale, size = state.norm, length(problem.b), length(state.w)
+        idle = torch.zeros_like(norm, dtype=torch.int32)
+        steps = torch.ones_like(idle) if self.at_once else idle
         if natural is None and self.own is None:
-            natural = torch.maximum(torch.maximum(scale, length(state.w)), self.ratio * norm)
+            natural = scale if self.at_once else torch.maximum(torch.maximum(scale, size), self.ratio * norm)
             # Every residual is within an infinite tolerance, and none within NaN.
             natural = natural.nan_to_num(nan=torch.nan, posinf=torch.nan)
         horizon = norm if natural is None else self.far_from * natural
-        progress = Progress(state.w, norm, steps, steps, norm, norm, norm, steps, scale, natural, horizon, norm, norm)
-        self.measure(progress, state.w)
+        progress = Progress(state.w, norm, idle, steps, norm, norm, norm, idle, scale, natural, horizon, size, norm)
+        self._measured(progress, size)
         if check and self._unanimous(problem, progress, state):
             return progress
         tolerance = self.tolerance(progress, state.floor)

@@ -9,9 +9,24 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
+from resolvent.equation.mixing import Mixing
 from resolvent.equation.torch_func import outside_inference
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
+
+
+def value_has_graph(closed_form: ValueAndJacobian) -> ValueAndJacobian:
+    """Marks a `value_and_jacobian` whose value has the graph of F where autograd records: F need not be evaluated again
+    for its derivative."""
+    closed_form.has_graph = True  # type: ignore[attr-defined]
+    return closed_form
+
+
+def has_graph(closed_form: ValueAndJacobian) -> bool:
+    """Whether the function is marked by `value_has_graph`. Arguments may be bound to it."""
+    while isinstance(closed_form, partial):
+        closed_form = closed_form.func
+    return getattr(closed_form, "has_graph", False)
 
 
 @dataclass(frozen=True)
@@ -19,7 +34,7 @@ class Function:
     """F(w) = call(w, *conditions), with its declared properties.
 
     A sample may stack several stages or layers, W (batch, rows, *shape). Then the same f acts on every row, and a
-    matrix mixes the results: F(W)_i = sum_j mix_ij f(W_j). One call of f evaluates all rows, and the Jacobian of F
+    matrix mixes the results: F(W)_i = sum_j m_ij f(W_j). One call of f evaluates all rows, and the Jacobian of F
     follows from that of f, which is small.
 
     Attributes:
@@ -30,11 +45,11 @@ class Function:
         linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample, or a
             `LinearPart`.
         value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
-            (batch, n, n) without a graph; for functions with a Jacobian in closed form.
-        mix: (rows, rows), or None.
-        triangular: whether the mix is lower triangular, as for consecutive layers.
+            (batch, n, n), both without a graph unless `value_has_graph`; for functions with a Jacobian in closed form.
+        mix: combines the rows of a sample; None if there is one.
         split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
             (batch, n).
+        kept: remembers the images of the rows in the last evaluation, if there is a mix.
     """
 
     call: Callable[..., Tensor]
@@ -42,22 +57,32 @@ class Function:
     rowwise: bool = False
     linear_part: float | Tensor | LinearPart | None = None
     value_and_jacobian: ValueAndJacobian | None = None
-    mix: Tensor | None = None
-    triangular: bool = False
+    mix: Mixing | None = None
     split: Callable[..., tuple[Tensor, Tensor]] | None = None
+    kept: "KeptRows | None" = None
 
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
         images = self.call(w.flatten(0, 1), *(condition.flatten(0, 1) for condition in self.conditions))
-        return mixed(self.mix, images.reshape(w.shape))
+        return self.combine(w, images)
+
+    def combine(self, w: Tensor, images: Tensor) -> Tensor:
+        """F(w) from the images f(w_j) of all rows, (batch * rows, *shape)."""
+        assert self.mix is not None
+        rows = images.reshape(w.shape)
+        if self.kept is not None:
+            self.kept.keep(w, rows)
+        return self.mix(rows)
 
     @property
     def single_rows(self) -> "Function":
-        """f on (batch * rows, *shape)."""
+        """f on (batch * rows, *shape); the function itself if there is no mix."""
+        if self.mix is None:
+            return self
         return replace(self, conditions=tuple(c.flatten(0, 1) for c in self.conditions), mix=None)
 
-    def with_mix(self, mix: Tensor) -> "Function":
+    def with_mix(self, mix: Mixing) -> "Function":
         """The same f with another mix."""
         return replace(self, mix=mix)
 
@@ -71,8 +96,24 @@ class Function:
 
     def outside_inference(self) -> "Function":
         """The same with copies of tensors made in inference mode, which autograd refuses to save."""
-        copies = [outside_inference(tensor) for tensor in (self.linear_part, self.mix, *self.conditions)]
-        return replace(self, linear_part=copies[0], mix=copies[1], conditions=tuple(copies[2:]))
+        part, *conditions = (outside_inference(tensor) for tensor in (self.linear_part, *self.conditions))
+        mix = None if self.mix is None else self.mix.outside_inference()
+        return replace(self, linear_part=part, mix=mix, conditions=tuple(conditions))
+
+
+class KeptRows:
+    """The images f(w_j) of the last evaluation, before they are mixed."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def keep(self, w: Tensor, rows: Tensor) -> None:
+        self._last = w.detach(), rows.detach()
+
+    def take(self, w: Tensor) -> Tensor | None:
+        """The images for w, (batch, rows, *shape), if the last evaluation was there. They are not kept any longer."""
+        last, self._last = self._last, None
+        return None if last is None or not torch.equal(last[0], w) else last[1]
 
 
 def Rowwise(
@@ -104,14 +145,6 @@ def as_function(F: Any) -> Function:
     return Function(F, **{name: getattr(F, name) for name in ("linear_part", "split") if hasattr(F, name)})
 
 
-def mixed(mix: Tensor, rows: Tensor) -> Tensor:
-    """The sums over j of mix_ij rows_j, for rows (batch, rows, *shape)."""
-    columns = rows if rows.dim() == 3 else rows.flatten(2)
-    # In one product per sample: `einsum` takes seven times the operations.
-    sums = torch.bmm(mix.to(rows.dtype).expand(rows.shape[0], -1, -1), columns)
-    return sums if rows.dim() == 3 else sums.reshape(rows.shape)
-
-
 @dataclass(frozen=True)
 class VectorField:
     """A field F(t, y) as the schemes call it, with its declared properties.
@@ -138,13 +171,11 @@ class VectorField:
         known = None if self.value_and_jacobian is None else partial(self.value_and_jacobian, t)
         return Function(partial(self.call, t), (), self.rowwise, self.linear_part, known)
 
-    def together(
-        self, times: Sequence[float | Tensor], mix: Tensor, like: Tensor, triangular: bool = False
-    ) -> Function:
-        """Maps W to the sums over j of mix_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
+    def together(self, times: Sequence[float | Tensor], mix: Mixing, like: Tensor) -> Function:
+        """Maps W to the sums over j of m_ij F(t_j, W_j), for W (batch, stages, *shape); needs `rowwise`."""
         # An autonomous field ignores the time.
         single = self.at(0.0) if self.autonomous else self._of_rows((time_columns(times, like),))
-        return replace(single, linear_part=None, mix=mix, triangular=triangular)
+        return replace(single, linear_part=None, mix=mix)
 
     def _of_rows(self, times: tuple[Tensor]) -> Function:
         """F with the time as a condition."""
@@ -153,12 +184,17 @@ class VectorField:
         return Function(lambda w, t: self.call(t, w), times, True, self.linear_part, known)
 
 
+_NOT_DECLARED: Any = object()
+
+
 def as_vector_field(field: Any) -> VectorField:
     """Wraps a user's field. A plain callable (t, y) declares nothing."""
     if isinstance(field, VectorField):
         return field
     names = ("rowwise", "autonomous", "linear_part", "value_and_jacobian")
-    return VectorField(field, **{name: getattr(field, name) for name in names if hasattr(field, name)})
+    # Each is read once: a property may have to look at all modules of the field.
+    declared = {name: getattr(field, name, _NOT_DECLARED) for name in names}
+    return VectorField(field, **{name: value for name, value in declared.items() if value is not _NOT_DECLARED})
 
 
 def time_columns(times: Sequence[float | Tensor], like: Tensor) -> Tensor:

@@ -62,9 +62,13 @@ class Inverse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        link, *tensors = ctx.saved_tensors
-        u = Inverse.apply(ctx.inverse.adjoint(), cotangents[0], None, link, *tensors)
-        if torch.is_grad_enabled() or forward_mode():
+        inverse, (link, *tensors) = ctx.inverse, ctx.saved_tensors
+        recorded = torch.is_grad_enabled() or forward_mode()
+        if not (recorded or transforming()):
+            u = inverse.solve(cotangents[0], not inverse.transposed, tensors)
+            return None, u, None, None, *(None for _ in tensors)
+        u = Inverse.apply(inverse.adjoint(), cotangents[0], None, link, *tensors)
+        if recorded:
             u = _Sum.apply(u, _Limit.apply(link, ctx.inverse.order - 1))
         return None, u, None, None, *(None for _ in tensors)
 
@@ -86,8 +90,9 @@ def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tenso
     return result
 
 
-# torch reads the signature at every call; computing it takes longer than the rest of the call.
-Inverse.forward.__signature__ = inspect.signature(Inverse.forward)  # type: ignore[attr-defined]
+# torch binds the arguments to the signature at every call, which takes longer than the rest of the call. There are no
+# defaults to fill in, so the simplest signature serves.
+Inverse.forward.__signature__ = inspect.signature(lambda *arguments: None)  # type: ignore[attr-defined]
 
 
 class _Sum(torch.autograd.Function):

@@ -9,7 +9,7 @@ from torch import Tensor
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix
-from resolvent.equation.norms import flat, per_sample, rms, unpatterned
+from resolvent.equation.norms import per_sample, rms, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_linear_part
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
@@ -43,6 +43,10 @@ class LinearProblem(Problem):
         return self.linearization.work
 
     @property
+    def may_read(self) -> bool:  # type: ignore[override]
+        return self.linearization.problem.may_read
+
+    @property
     def rowwise(self) -> bool:
         return False
 
@@ -59,10 +63,8 @@ class LinearProblem(Problem):
         return self.b - self.apply(w)
 
     def defect_by_matrix(self, w: Tensor) -> Tensor:
-        """The defect by a product with the dense matrix, which a direct method has computed."""
-        matrix = self.linearization.matrix().dense()
-        b, u = (flat(x)[:, :, None] for x in (self.b, w))
-        return torch.baddbmm(b, matrix.mT if self.transposed else matrix, u, alpha=-1).reshape(w.shape)
+        """The defect by a product with the matrix, which a direct method has computed."""
+        return self.b - self.linearization.matrix().product(w, self.transposed)
 
     def precondition(self, r: Tensor) -> Tensor:
         problem = self.linearization.problem

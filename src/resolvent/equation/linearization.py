@@ -1,18 +1,17 @@
 """The derivative of the equation at a point: the linear map A = I - tau F'(w), its transpose, its matrix."""
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from resolvent.equation.evaluation import Evaluation
-from resolvent.equation.function import mixed
+from resolvent.equation.evaluation import Evaluation, graph_start
+from resolvent.equation.function import has_graph
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
 from resolvent.equation.norms import per_sample, rms
-from resolvent.equation.problem import NonlinearProblem
+from resolvent.equation.problem import NonlinearProblem, changed
 from resolvent.equation.torch_func import transforming
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Linearization:
         evaluation: Evaluation | None = None,
     ) -> None:
         # Each system has its own right-hand side; that of the problem is not kept in memory.
-        self.problem = replace(problem, b=problem.b.new_empty(0), last=None)
+        self.problem = changed(problem, b=problem.b.new_empty(0), last=None)
         self.work = problem.work
         self._matrix = matrix
         self._vjp_graph: tuple[Tensor, Tensor] | None = None
@@ -146,36 +145,48 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     size of a sample, or of a single row if the function mixes several. Otherwise each row takes one backward pass. For
     few unknowns both are several times faster than `vmap(jacfwd(F))`, which is dominated by overhead in eager mode.
     """
+    if torch.is_grad_enabled() or transforming() or not problem.rowwise:
+        return _in_general(problem, w)
+    F, single = problem.function, problem.function.single_rows
+    mix, known = F.mix, single.value_and_jacobian
+    rows = w if mix is None else w.flatten(0, 1)
+    if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
+        problem.work.evaluations += 1
+        last = problem.last if has_graph(known) else None
+        if last is not None:
+            last.forget()
+        with torch.set_grad_enabled(last is not None):
+            start = w if last is None else graph_start(w)
+            image, jacobian = known(start if mix is None else start.flatten(0, 1), *single.conditions)
+            image = image if mix is None else F.combine(w, image)
+        image = image if last is None else last.keep(Evaluation(w, start, image))
+    else:
+        batch, size = rows.shape[0], rows.shape[1:].numel()
+        stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+        with torch.enable_grad():
+            images = problem.call(stacked, single.repeat(size))
+        problem.work.vjps += 1
+        selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+        image, jacobian = images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
+        image = image if mix is None else F.combine(w, image)
+    if mix is None:
+        return image, _dense(problem, jacobian)
+    return image, coupled_matrix(mix, jacobian.reshape(*w.shape[:2], *jacobian.shape[1:]), problem.tau)
+
+
+def _in_general(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:
+    """The same inside of transforms, with a graph, or for functions that are not rowwise."""
     if torch.is_grad_enabled():  # Only when unrolling the iterations: F attached, A constant.
         return problem.evaluate(w), Linearization(problem.detach(), w).matrix()
     if transforming():
         linearization = Linearization(problem, w)
         return linearization.image, linearization.matrix()
-    if not problem.rowwise:
-        with torch.enable_grad():
-            point = w.detach().requires_grad_()
-            image = problem.call(point, problem.function)
-        problem.work.vjps += problem.size
-        return image.detach(), _dense(problem, from_rows(partial(gradient, image, point), point))
-    mix, rows = problem.function.mix, w if problem.function.mix is None else w.flatten(0, 1)
-    function = problem.function if mix is None else problem.function.single_rows
-    known = function.value_and_jacobian
-    if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
-        problem.work.evaluations += 1
-        image, jacobian = known(rows, *function.conditions)
-    else:
-        batch, size = rows.shape[0], rows.shape[1:].numel()
-        stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
-        with torch.enable_grad():
-            images = problem.call(stacked, function.repeat(size))
-        problem.work.vjps += 1
-        selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
-        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
-        image, jacobian = images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
-    if mix is not None:
-        matrix = coupled_matrix(mix, jacobian, problem.tau, problem.function.triangular)
-        return mixed(mix, image.reshape(w.shape)), matrix
-    return image, _dense(problem, jacobian)
+    with torch.enable_grad():
+        point = w.detach().requires_grad_()
+        image = problem.call(point, problem.function)
+    problem.work.vjps += problem.size
+    return image.detach(), _dense(problem, from_rows(partial(gradient, image, point), point))
 
 
 def _dense(problem: NonlinearProblem, jacobian: Tensor) -> Dense:

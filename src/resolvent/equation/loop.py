@@ -8,14 +8,14 @@ from torch import Tensor
 
 from resolvent.equation.contraction import contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
 from resolvent.equation.matrix import Matrix
-from resolvent.equation.norms import flat, per_sample, rms, select, unpatterned
+from resolvent.equation.norms import flat, per_sample, rms, select
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
-from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import all_true, any_true, transforming
+from resolvent.equation.verification import verify
 
 # Stalling is not tested in the first steps: most solves end sooner.
 _STEPS_BEFORE_STALLING = 4
@@ -23,13 +23,6 @@ _STEPS_BEFORE_STALLING = 4
 _MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
 # On a GPU, a check tests whether all samples converged; every fourth step it tests whether all are finished instead.
 _RARELY = 4
-# For iterates far from the start: the accuracy of the error estimate, its most steps, and the largest accepted error
-# relative to the value.
-_ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
-# Up to this many unknowns the error is computed from the singular values of A.
-_MOST_DENSE_UNKNOWNS = 64
-# Rounding leaves a residual of about this many roundings of the terms of a linear system.
-_ROUNDINGS = 4.0
 # How often a residual computed by a recurrence may turn out wrong before the sample counts as stalled.
 _CONFIRMATIONS = 5
 
@@ -83,12 +76,12 @@ def iterate(
     convergence = Convergence(problem, solver, stopping, rtol)
     checks = stopping.checks(w.device)
     state: Any = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
-    first = state.norm
+    start = state
     progress = convergence.begin(problem, state, active, checks(0), natural)
     part, may_compact = problem, not stopping.fixed and _may_compact(problem, w)
     near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
-    for step in range(stopping.limit or attempt.max_steps or solver.max_steps):
+    for step in range((stopping.limit or attempt.max_steps or solver.max_steps) - solver.at_once):
         if progress.finished:
             break
         running = progress.running
@@ -115,7 +108,7 @@ def iterate(
         if solver.estimates:
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
         matrix = last.matrix if last is not None and solver.monotone else None
-        _verify(problem, solver, convergence, progress, w, first, matrix)
+        verify(problem, solver, convergence, progress, start, matrix, iterate)
     _refuse_underflow(problem, stopping, progress)
     return progress, last
 
@@ -124,81 +117,6 @@ def _may_compact(problem: Problem, w: Tensor) -> bool:
     """Whether the batch is large enough to drop finished samples, and F allows it."""
     enough = _MIN_SIZE_TO_COMPACT if w.device.type == "cpu" else _MIN_SIZE_TO_COMPACT_ON_DEVICE
     return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
-
-
-def _verify(
-    problem: Problem,
-    solver: Solver,
-    convergence: Convergence,
-    progress: Progress,
-    w: Tensor,
-    first: Tensor,
-    matrix: Matrix | None,
-) -> None:
-    """Corrects statuses that the tolerance alone gets wrong: linear systems at rounding, and iterates far from the
-    start.
-
-    Arguments:
-        w, first: the start of the solve, and the residuals there.
-        matrix: A at the value, if the solver has it.
-    """
-    if isinstance(problem, LinearProblem) and not progress.all_converged:
-        _accept_rounding(problem, progress)
-    if not progress.unanimous:
-        far = convergence.far(progress)
-        if any_true(far):
-            with torch.no_grad():
-                error = _error(problem, solver, progress, far, matrix)
-            _reset(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), w, first)
-
-
-def _error(problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None) -> Tensor:
-    """(batch,), the error that follows from the residual, for the samples `far` from the start."""
-    assert isinstance(problem, NonlinearProblem | LinearProblem)
-    if matrix is None:
-        equation = error_equation(problem, progress.value)
-        if problem.size > _MOST_DENSE_UNKNOWNS:
-            return _estimated_error(equation, solver)
-        matrix = equation.linearization.matrix()
-    residual, size = progress.residual, rms(progress.value)
-    if transforming():
-        return error_bound(matrix, residual, size, problem.precision)
-    rows = far.nonzero().squeeze(1)
-    bound = error_bound(matrix.take(rows), residual[rows], size[rows], problem.precision)
-    return torch.zeros_like(residual).index_copy(0, rows, bound)
-
-
-def _reset(problem: Problem, progress: Progress, lost: Tensor, w: Tensor, first: Tensor) -> None:
-    """Marks the samples `lost` as diverged and resets them to the start: w, with the residuals `first`."""
-    progress.value = select(~lost, progress.value, w)
-    progress.residual = torch.where(lost, first, progress.residual)
-    reason = Status.BREAKDOWN if problem.linear else Status.DIVERGED
-    progress.status = progress.status.masked_fill(lost, reason.value)
-    progress.check()
-
-
-def _estimated_error(equation: ErrorEquation, solver: Solver) -> Tensor:
-    """|A^{-1} r| plus |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
-
-    The solution of the first consists mostly of the directions that A^{-1} amplifies most. It is the right-hand side of
-    the second, transposed system, and the length of that solution estimates |A^{-1}|. In the backward pass the second
-    system is not transposed: F may not be differentiable twice.
-    """
-    first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
-    d, known = _roughly(first, solver)
-    length = rms(d)
-    backward = equation.transposed
-    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), not backward)
-    u, known_too = _roughly(second, solver)
-    return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
-
-
-def _roughly(system: LinearProblem, solver: Solver) -> tuple[Tensor, Tensor]:
-    """The solution of a linear system to a relative residual of 0.1, and (batch,) whether it was found."""
-    attempt = solver.linear_plan(system).attempts(system)[-1]
-    tolerance = torch.full_like(rms(system.b), _ROUGHLY)
-    found, _ = iterate(system, attempt, Stopping(max_steps=_MOST_STEPS), torch.zeros_like(system.b), rtol=tolerance)
-    return found.value, rms(system.defect(found.value)) <= 2 * _ROUGHLY * rms(system.b)
 
 
 def _refuse_underflow(problem: Problem, stopping: StoppingRule, progress: Progress) -> None:
@@ -224,15 +142,6 @@ def _scaled_rms(x: Tensor) -> Tensor:
     """The root mean square of each sample, scaled so that squares do not underflow."""
     largest = flat(x).abs().amax(1)
     return largest * rms(x / per_sample(torch.where(largest == 0, 1.0, largest), x))
-
-
-def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
-    """Marks samples as converged that stopped at the rounding of the terms, eps (|A| |u| + |g|), which no method can
-    go below."""
-    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
-    stopped = (progress.status == Status.STALLED.value) | (progress.status == Status.MAX_STEPS.value)
-    progress.status = torch.where(stopped & (progress.residual <= floor), Status.CONVERGED.value, progress.status)
-    progress.check()
 
 
 def _confirm(

@@ -3,15 +3,14 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from resolvent.equation.mixing import LayerMixing, Mixing
 from resolvent.equation.norms import flat
 from resolvent.equation.torch_func import transforming
-
-# Up to this many unknowns LU factors take fewer operations than the block triangular form.
-_MOST_FOR_LU = 24
 
 
 class Matrix(ABC):
@@ -20,6 +19,10 @@ class Matrix(ABC):
     @abstractmethod
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
         """A^{-1} r, or A^{-T} r, for r (batch, *shape), and (batch,) whether A was regular."""
+
+    @abstractmethod
+    def product(self, v: Tensor, transposed: bool = False) -> Tensor:
+        """A v, or A^T v, for v (batch, *shape)."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -51,6 +54,10 @@ class Dense(Matrix):
         factors, pivots, usable = self.factors
         return solve_factorized(factors, pivots, r, transposed), usable
 
+    def product(self, v: Tensor, transposed: bool = False) -> Tensor:
+        entries = self.entries.mT if transposed else self.entries
+        return torch.bmm(entries, flat(v)[:, :, None]).reshape(v.shape)
+
     def dense(self) -> Tensor:
         return self.entries
 
@@ -68,75 +75,121 @@ class Dense(Matrix):
 
 
 @dataclass(frozen=True)
-class BlockTriangular(Matrix):
-    """A = I - tau M F' of several layers, where layer i depends only on the layers j <= i:
+class LayerMatrix(Matrix):
+    """A = I - tau M F' of consecutive layers, where layer i depends only on the layers j <= i:
 
-        A_ii = I - tau m_ii J_i,      A_ij = -tau m_ij J_j    (j < i).
+        A_ii = I - tau theta J_i,      A_ij = -tau J_j    (j < i).
 
-    Multiplying by the inverses of the small diagonal blocks makes it unit lower triangular, so a triangular solve
-    replaces an LU factorization of the whole matrix.
+    Differences of consecutive rows of A w = r couple only two layers,
+
+        (I - tau theta J_n) w_n = (I + tau (1 - theta) J_{n-1}) w_{n-1} + r_n - r_{n-1},
+
+    so substitution from layer to layer solves it, without a matrix of all layers.
 
     Attributes:
-        mix: M, (layers, layers), lower triangular.
+        mix: M, with theta on the diagonal and ones below it.
         blocks: J, (batch, layers, k, k).
-        tau: a number, a 0-d tensor, or one per sample, (batch, 1, 1, 1, 1).
+        tau: a number, a 0-d tensor, or one per sample, (batch, 1, 1, 1).
     """
 
-    mix: Tensor
+    mix: LayerMixing
     blocks: Tensor
     tau: float | Tensor
 
-    def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        inverses, lower, usable = self._factors
-        batch, layers, k, _ = self.blocks.shape
-        column = r.reshape(batch, layers * k, 1)
-        triangular = torch.linalg.solve_triangular
-        if transposed:
-            half = triangular(lower.mT, column, upper=True, unitriangular=True)
-            found = inverses.mT @ half.reshape(batch, layers, k, 1)
-        else:
-            scaled = (inverses @ column.reshape(batch, layers, k, 1)).reshape(batch, layers * k, 1)
-            found = triangular(lower, scaled, upper=False, unitriangular=True)
-        return found.reshape(r.shape), usable
+    def product(self, v: Tensor, transposed: bool = False) -> Tensor:
+        rows = v.reshape(self.blocks.shape[:3])
+        slopes = times(self.blocks.mT, self.mix(rows, True)) if transposed else self.mix(times(self.blocks, rows))
+        tau = self.tau.squeeze(3) if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
+        return (rows - tau * slopes).reshape(v.shape)
 
     def dense(self) -> Tensor:
-        # The blocks as (batch, 1, k, layers, k), spread over the rows of A.
-        weighted = self.tau * self.mix[:, None, :, None] * self.blocks.transpose(1, 2)[:, None]
-        size = weighted.shape[1] * weighted.shape[2]
-        return torch.eye(size, dtype=weighted.dtype, device=weighted.device) - weighted.reshape(-1, size, size)
+        return assembled(self.mix, self.blocks, self.tau)
 
-    def take(self, rows: Tensor) -> "BlockTriangular":
+    def take(self, rows: Tensor) -> Self:
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
-        return BlockTriangular(self.mix, self.blocks[rows], tau)
+        return replace(self, blocks=self.blocks[rows], tau=tau)
 
-    def where(self, chosen: Tensor, other: Matrix) -> "BlockTriangular":
-        assert isinstance(other, BlockTriangular)
+    def where(self, chosen: Tensor, other: Matrix) -> Self:
+        assert isinstance(other, LayerMatrix)
         return replace(self, blocks=torch.where(chosen[:, None, None, None], self.blocks, other.blocks))
 
     @cached_property
-    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The inverses of the diagonal blocks, the unit lower triangular matrix, and (batch,) whether A is regular."""
-        batch, layers, k, _ = self.blocks.shape
-        tau = self.tau
-        narrow, flat_tau = (
-            (tau.squeeze(-1), tau.reshape(-1, 1, 1)) if isinstance(tau, Tensor) and tau.dim() > 0 else (tau, tau)
-        )
-        diagonal = self.mix.diagonal().reshape(1, layers, 1, 1)
-        identity = torch.eye(k, dtype=self.blocks.dtype, device=self.blocks.device)
-        inverses, info = torch.linalg.inv_ex(identity - narrow * diagonal * self.blocks)
-        # The products of all pairs, inverse i with block j, as one product of a column with a row of blocks.
-        row = self.blocks.transpose(1, 2).reshape(batch, k, layers * k)
-        products = torch.bmm(inverses.reshape(batch, layers * k, k), row)
-        below = self.mix.tril(-1)[:, None, :, None].expand(-1, k, -1, k).reshape(layers * k, layers * k)
-        return inverses, -flat_tau * below * products, (info == 0).all(1)
+    def inverses(self) -> tuple[Tensor, Tensor]:
+        """The inverses of the diagonal blocks, (batch, layers, k, k), and (batch,) whether all are regular."""
+        identity = torch.eye(self.blocks.shape[-1], dtype=self.blocks.dtype, device=self.blocks.device)
+        found, regular = inverse(identity - (self.tau * self.mix.theta) * self.blocks)
+        return found, regular.all(1)
+
+    def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
+        inverses, usable = self.inverses
+        rows = r.reshape(self.blocks.shape[:3])
+        if transposed:
+            found = self._back(inverses, rows)
+        else:
+            changes = torch.cat([rows[:, :1], rows[:, 1:] - rows[:, :-1]], dim=1)
+            found = self._forth(times(inverses, changes))
+        return found.reshape(r.shape), usable
+
+    def _forth(self, right: Tensor) -> Tensor:
+        """w_n = P_n w_{n-1} + right_n."""
+        first, *others = right.unsqueeze(3).unbind(1)
+        w = [first]
+        for P, own in zip(self._propagators.unbind(1), others, strict=True):
+            w.append(torch.baddbmm(own, P, w[-1]))
+        return torch.stack(w, dim=1)
+
+    def _back(self, inverses: Tensor, rows: Tensor) -> Tensor:
+        """v_n = g_n + P_{n+1}^T v_{n+1} for the rows g; then u_n = A_n^{-T} v_n - A_{n+1}^{-T} v_{n+1}."""
+        *others, last = rows.unsqueeze(3).unbind(1)
+        v = [last]
+        for P, own in zip(reversed(self._propagators.mT.unbind(1)), reversed(others), strict=True):
+            v.append(torch.baddbmm(own, P, v[-1]))
+        scaled = times(inverses.mT, torch.stack(v[::-1], dim=1).squeeze(3))
+        return torch.cat([scaled[:, :-1] - scaled[:, 1:], scaled[:, -1:]], dim=1)
+
+    @cached_property
+    def _propagators(self) -> Tensor:
+        """P_n = (I - tau theta J_n)^{-1} (I + tau (1 - theta) J_{n-1}), (batch, layers - 1, k, k)."""
+        later = self.inverses[0][:, 1:]
+        identity = torch.eye(later.shape[-1], dtype=later.dtype, device=later.device)
+        return later @ (identity + (self.tau * (1 - self.mix.theta)) * self.blocks[:, :-1])
 
 
-def coupled_matrix(mix: Tensor, blocks: Tensor, tau: float | Tensor, triangular: bool) -> Matrix:
-    """I - tau M F' from the Jacobians of single rows, (batch * rows, k, k)."""
-    rows, k = mix.shape[0], blocks.shape[-1]
-    wide = tau.reshape(-1, 1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
-    matrix = BlockTriangular(mix, blocks.reshape(-1, rows, k, k), wide)
-    return matrix if triangular and rows * k > _MOST_FOR_LU else Dense(matrix.dense())
+def times(A: Tensor, v: Tensor) -> Tensor:
+    """A v for small matrices (..., k, k), in fewer operations than `matmul`."""
+    return (A * v.unsqueeze(-2)).sum(-1)
+
+
+def coupled_matrix(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Matrix:
+    """I - tau M F' from the Jacobians of single rows, (batch, rows, k, k)."""
+    wide = tau.reshape(-1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
+    if isinstance(mix, LayerMixing):
+        return LayerMatrix(mix, blocks, wide)
+    return Dense(assembled(mix, blocks, wide))
+
+
+def assembled(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Tensor:
+    """I - tau M F', (batch, rows k, rows k), from blocks (batch, rows, k, k); tau as in `LayerMatrix`."""
+    entries = mix.matrix(blocks.shape[1], blocks)
+    wide = tau.unsqueeze(4) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
+    # The blocks as (batch, 1, k, rows, k), spread over the rows of A.
+    weighted = wide * entries[:, None, :, None] * blocks.transpose(1, 2)[:, None]
+    size = weighted.shape[1] * weighted.shape[2]
+    return torch.eye(size, dtype=weighted.dtype, device=weighted.device) - weighted.reshape(-1, size, size)
+
+
+def inverse(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverses of small matrices (..., k, k), and (...) whether they exist. Up to k = 2 from the determinant, in a
+    few operations for the whole batch."""
+    if A.shape[-1] > 2:
+        found, info = torch.linalg.inv_ex(A)
+        return found, info == 0
+    if A.shape[-1] == 1:
+        return A.reciprocal(), A.flatten(-2).squeeze(-1) != 0
+    a, b, c, d = A.flatten(-2).unbind(-1)
+    determinant = torch.addcmul(a * d, b, c, value=-1)
+    adjugate = torch.stack([d, -b, -c, a], dim=-1)
+    return (adjugate / determinant.unsqueeze(-1)).view(A.shape), determinant != 0
 
 
 def solve_factorized(factors: Tensor, pivots: Tensor, r: Tensor, transposed: bool = False) -> Tensor:

@@ -1,6 +1,5 @@
 """`SolveOptions`: the options that all solves of a pass share."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.failure import Policy
+from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -71,7 +71,7 @@ class SolveOptions:
             return self
         precision = precision_of(b)
         tight = self.stopping.tightened(amplification, precision)
-        return dataclasses.replace(self, stopping=tight, asked=self.asked or self.stopping)
+        return changed(self, stopping=tight, asked=self.asked or self.stopping)
 
     def for_backward(self) -> StoppingRule:
         """The tolerance of the linear systems in the backward pass."""

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
+T = TypeVar("T")
+
 
 class Problem(ABC):
     """Find w with w = b + tau F(w), for every sample of a batch.
@@ -24,11 +26,13 @@ class Problem(ABC):
             half precision.
         precision: the dtype F computes in, which limits the residual that can be reached.
         work: counts evaluations of F and products with its derivative.
+        may_read: whether values may be read while it is solved; not with a fixed number of steps.
     """
 
     b: Tensor
     precision: torch.dtype
     work: Work
+    may_read: bool
 
     linear: ClassVar[bool]
     """Whether F is linear, as in the backward pass."""
@@ -50,6 +54,14 @@ class Problem(ABC):
     @abstractmethod
     def defect(self, w: Tensor) -> Tensor:
         """b + tau F(w) - w, which vanishes at the solution."""
+
+    def agree(self, mask: Tensor) -> bool:
+        """Whether all samples are known to be in the mask, (batch,), so that no others need to be kept as they are.
+
+        The mask is read only where that costs nothing: on the CPU, and outside of transforms.
+        """
+        # A tracer's tensors are of a class of their own. They have no values.
+        return self.may_read and mask.is_cpu and type(mask) is Tensor and not transforming() and bool(mask.all())
 
     def without_graph(self) -> "Problem":
         """The same problem for evaluations whose graph is not needed."""
@@ -88,6 +100,7 @@ class NonlinearProblem(Problem):
     autocast: torch.dtype | None = None
     work: Work = field(default_factory=Work)
     last: LastEvaluation | None = None
+    may_read: bool = True
 
     linear = False
 
@@ -100,12 +113,13 @@ class NonlinearProblem(Problem):
         """Whether b or tau requires a gradient."""
         return self.b.requires_grad or (isinstance(self.tau, Tensor) and self.tau.requires_grad)
 
-    def detach(self) -> "NonlinearProblem":
+    def detach(self, last: LastEvaluation | None = None) -> "NonlinearProblem":
+        """The same without the graph of b and tau."""
         tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
-        return replace(self, b=self.b.detach(), tau=tau)
+        return changed(self, b=self.b.detach(), tau=tau, last=last)
 
     def without_graph(self) -> "NonlinearProblem":
-        return self if self.last is None else replace(self, last=None)
+        return self if self.last is None else changed(self, last=None)
 
     def take(self, rows: Tensor) -> "NonlinearProblem":
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
@@ -185,3 +199,12 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def changed(record: T, **fields: Any) -> T:
+    """A copy of a frozen dataclass with other fields, like `dataclasses.replace`, which takes several times as long: it
+    initialises and checks the copy. Every layer makes a few such copies. Not for records with cached properties."""
+    copy = object.__new__(type(record))
+    copy.__dict__.update(record.__dict__)
+    copy.__dict__.update(fields)
+    return copy

@@ -45,11 +45,14 @@ class Attempt(NamedTuple):
         solver: the method.
         max_steps: its step limit; None takes the solver's default.
         quick: whether to give up samples that do not contract quickly. For the plain fixed point, as the first attempt.
+        rate: the fraction to which every step of a quick attempt must reduce the residual; None lets it depend on the
+            number of unknowns.
     """
 
     solver: "Solver"
     max_steps: int | None = None
     quick: bool = False
+    rate: float | None = None
 
 
 class Plan(ABC):
@@ -79,6 +82,10 @@ class Solver(Plan):
 
     monotone: ClassVar[bool] = False
     """Whether `State.norm` never grows, so that the last iterate is the best one."""
+
+    at_once: ClassVar[bool] = False
+    """Whether `init` solves a linear system directly, whatever the guess, so that the steps only refine its solution.
+    It counts as a step, and the size of its result shows nothing about the system."""
 
     learns: ClassVar[bool] = False
     """Whether `resume` uses an earlier state. The solution then keeps the last state."""

@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -73,11 +74,19 @@ class StoppingRule(ABC):
         """The rule for an equation whose error is later multiplied by `amplification`: tighter by that factor."""
         if amplification <= 1:
             return self
-        rtol = self.relative(precision)
-        atol = self.atol if isinstance(self.atol, Tensor) else self.absolute(precision)
-        floor = min(rtol, _ROUNDING * torch.finfo(precision).eps)
-        tighter = {"rtol": max(rtol / amplification, floor), "atol": atol / amplification}
-        return dataclasses.replace(self, **tighter)  # type: ignore[type-var]
+        return (_tightened if isinstance(self.atol, Tensor) else _tightened_once)(self, amplification, precision)
+
+
+def _tightened(rule: StoppingRule, amplification: float, precision: torch.dtype) -> StoppingRule:
+    rtol = rule.relative(precision)
+    atol = rule.atol if isinstance(rule.atol, Tensor) else rule.absolute(precision)
+    floor = min(rtol, _ROUNDING * torch.finfo(precision).eps)
+    tighter = {"rtol": max(rtol / amplification, floor), "atol": atol / amplification}
+    return dataclasses.replace(rule, **tighter)  # type: ignore[type-var]
+
+
+# Every layer of a pass asks for the same rule.
+_tightened_once = lru_cache(maxsize=64)(_tightened)
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,7 @@ class Stopping(StoppingRule):
         return lambda step: step < _FIRST_CHECKS or step % _RARE_CHECKS == 0
 
     def for_backward(self) -> "Stopping":
-        return Stopping(rtol=self.rtol or None)
+        return _with_rtol(self.rtol or None)
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,11 @@ class FixedSteps(StoppingRule):
 
     def for_backward(self) -> "FixedSteps":
         return FixedSteps(self.steps, rtol=self.rtol or None)
+
+
+@lru_cache(maxsize=64)
+def _with_rtol(rtol: float | None) -> Stopping:
+    return Stopping(rtol=rtol)
 
 
 def _check_tolerances(rtol: float | None, atol: float | Tensor | None) -> None:

@@ -55,18 +55,17 @@ _SLOPES: dict[type[nn.Module], Callable[[Any], Slopes]] = {
 }
 
 
-# s'(x) times a tangent v that broadcasts with x, from x and y = s(x).
-Derivative = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+# s'(x), from x and y = s(x).
+Derivative = Callable[[Any, Tensor, Tensor], Tensor]
 _DERIVATIVES: dict[type[nn.Module], Derivative] = {
-    Sin: lambda _, v, x, y: v * torch.cos(x),
-    # At ones, not at v: one derivative serves all tangents, and torch is several times faster on contiguous memory.
-    nn.GELU: lambda a, v, x, y: v * torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate=a.approximate),
-    nn.Identity: lambda _, v, x, y: v,
-    nn.ReLU: lambda _, v, x, y: v * (x > 0),
-    nn.Sigmoid: lambda _, v, x, y: v * (y * (1 - y)),
-    nn.SiLU: lambda _, v, x, y: v * torch.ops.aten.silu_backward(torch.ones_like(x), x),
-    nn.Softplus: lambda a, v, x, y: v * torch.sigmoid(a.beta * x),
-    nn.Tanh: lambda _, v, x, y: v * (1 - y * y),
+    Sin: lambda _, x, y: torch.cos(x),
+    nn.GELU: lambda a, x, y: torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate=a.approximate),
+    nn.Identity: lambda _, x, y: torch.ones_like(x),
+    nn.ReLU: lambda _, x, y: y.sign(),
+    nn.Sigmoid: lambda _, x, y: y * (1 - y),
+    nn.SiLU: lambda _, x, y: torch.ops.aten.silu_backward(torch.ones_like(x), x),
+    nn.Softplus: lambda a, x, y: torch.sigmoid(a.beta * x),
+    nn.Tanh: lambda _, x, y: 1 - y * y,
 }
 
 
@@ -95,15 +94,14 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def derivative_of(activation: nn.Module) -> Derivative | None:
-    """s'(x) times a tangent, as a function (activation, tangent, x, y) of a tangent (..., *shape), x (*shape) and
-    y = s(x); None if it is not known."""
+    """s'(x) as a function (activation, x, y) of x and y = s(x); None if it is not known."""
     if not isinstance(activation, Rescaled):
         return _DERIVATIVES.get(type(activation))
     inner = derivative_of(activation.activation)
     if inner is None:
         return None
     known = inner
-    return lambda a, v, x, y: known(a.activation, v, x, y * a.divisor) / a.divisor
+    return lambda a, x, y: known(a.activation, x, y * a.divisor) / a.divisor
 
 
 def slopes_of(activation: nn.Module) -> Slopes:

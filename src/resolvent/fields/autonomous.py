@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, takes
-from resolvent.fields.mlp import chain_of, has_hooks, value_and_jacobian
+from resolvent.fields.mlp import chain_of, closed_form, has_hooks
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 
@@ -70,7 +69,7 @@ class Autonomous(Field):
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
         layers = chain_of(self.module)
-        return None if layers is None or has_hooks(self) else partial(value_and_jacobian, layers)
+        return None if layers is None or has_hooks(self) else closed_form(layers)
 
     @property
     def linear_part(self) -> float | Tensor | LinearPart | None:

@@ -8,8 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from resolvent.fields.activations import derivative_of, nonexpansive, slopes_of
+from resolvent.equation.function import ValueAndJacobian, value_has_graph
+from resolvent.fields.activations import Derivative, derivative_of, nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
+from resolvent.fields.columns import in_columns
 from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
@@ -78,7 +80,7 @@ class MLP(Field):
             return None
         *hidden, last = self.layers
         parts = [*(part for layer in hidden for part in (layer, self.activation)), last]
-        return partial(value_and_jacobian, parts)
+        return closed_form(parts)
 
     def disc(self) -> Disc:
         steepness = slopes_of(self.activation).lipschitz ** (len(self.layers) - 1)
@@ -105,29 +107,53 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-@torch.no_grad()
-def value_and_jacobian(layers: Sequence[nn.Module], t: object, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The output of the layers for y, (batch, n), and the Jacobian, (batch, m, n). The time t is ignored.
+def closed_form(layers: Sequence[nn.Module]) -> ValueAndJacobian:
+    """`value_and_jacobian` of a chain, as a function of time and state."""
+    return partial(value_and_jacobian, [(layer, derivative_of(layer)) for layer in layers])
 
-    It is forward mode by hand, with the tangents of all n directions at once, in far fewer calls than autograd.
+
+@value_has_graph
+def value_and_jacobian(
+    links: Sequence[tuple[nn.Module, Derivative | None]], t: object, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The output of a chain for y, (batch, n), and the Jacobian, (batch, m, n), without a graph. The time t is ignored.
+
+    It is forward mode by hand, with the tangents of all n directions at once, in far fewer calls than autograd. Samples
+    are columns: a weight then multiplies all tangents from the left, without a copy. Activations get transposed views:
+    for GELU on a CPU, torch takes several times as long if tensors are contiguous.
+
+    Arguments:
+        links: the layers, and the derivatives of those that are activations.
     """
-    tangents: Tensor | None = None  # (n, batch, width), one per direction; None is the identity.
-    for layer in layers:
-        x = y
+    if torch.compiler.is_dynamo_compiling() and not torch.is_grad_enabled():
+        return in_columns([layer for layer, _ in links], y)
+    batch, n = y.shape
+    columns, points = y.t(), []
+    for layer, _ in links:
         if isinstance(layer, nn.Linear):
-            transposed, bias = layer.weight.t(), layer.bias
-            y = x @ transposed if bias is None else torch.addmm(bias, x, transposed)
-            if tangents is None:
-                tangents = transposed[:, None].expand(-1, y.shape[0], -1)
-            else:
-                products = tangents.reshape(-1, tangents.shape[2]) @ transposed
-                tangents = products.view(*tangents.shape[:2], products.shape[1])
-            continue
-        y = layer(x)
-        derivative = derivative_of(layer)
-        assert derivative is not None
-        if tangents is None:
-            tangents = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[:, None].expand(-1, x.shape[0], -1)
-        tangents = derivative(layer, tangents, x, y)
-    assert tangents is not None
-    return y, tangents.permute(1, 2, 0)
+            weight, bias = layer.weight, layer.bias
+            columns = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
+        else:
+            x = columns.t()
+            value = layer(x)
+            points.append((x, value))
+            columns = value.t()
+    with torch.no_grad():
+        product: Tensor | None = None  # (width, n, 1); (width, n, batch) after the first activation.
+        remaining = iter(points)
+        for layer, derivative in links:
+            if isinstance(layer, nn.Linear):
+                weight = layer.weight
+                product = (
+                    weight.unsqueeze(2)
+                    if product is None
+                    else (weight @ product.flatten(1)).view(-1, *product.shape[1:])
+                )
+                continue
+            assert derivative is not None
+            slopes = derivative(layer, *next(remaining)).t().unsqueeze(1)
+            if product is None:
+                product = torch.eye(n, dtype=y.dtype, device=y.device).unsqueeze(2)
+            product = product * slopes
+    assert product is not None
+    return columns.t(), product.permute(2, 0, 1).expand(batch, -1, -1)

@@ -105,7 +105,7 @@ class OneSided(Field):
         hidden = self.activation(x)
         derivative = derivative_of(self.activation)
         assert derivative is not None
-        tangents = derivative(self.activation, K.mT[:, None].expand(-1, y.shape[0], -1), x, hidden)
+        tangents = K.mT[:, None] * derivative(self.activation, x, hidden)
         return -hidden @ outer, -(tangents @ outer).permute(1, 2, 0)
 
     def disc(self) -> Disc:

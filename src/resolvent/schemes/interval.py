@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.equation.function import Function, VectorField, as_vector_field, mixed
+from resolvent.equation.function import Function, VectorField, as_vector_field
+from resolvent.equation.mixing import MatrixMixing
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution
 from resolvent.solvers.resolve import resolve_with, solve_options
@@ -110,12 +111,12 @@ class Interval:
         """
         field, times = self.field, [self.time(c) for c in nodes]
         if isinstance(mix, Tensor) and field.rowwise:
-            return self.solve(field.together(times, mix, b), b, self.step, w0, amplification)
+            return self.solve(field.together(times, MatrixMixing(mix), b), b, self.step, w0, amplification)
 
         def stages(w: Tensor, *own: Tensor) -> Tensor:
             slopes = [field(t, w[:, j]) for j, t in enumerate(own or times)]
             if isinstance(mix, Tensor):
-                return mixed(mix, torch.stack(slopes, dim=1))
+                return MatrixMixing(mix)(torch.stack(slopes, dim=1))
             return mix(slopes)
 
         # Times per sample are arguments of the function, so that they are indexed together with the rows.

@@ -19,6 +19,8 @@ _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(PseudoTransient()), Attempt(Homotopy()), Attempt(LBFGS()))
 # The plain fixed point, for the samples that contract quickly.
 _QUICK = Attempt(Picard(), quick=True)
+# For several layers at once: samples that contract more slowly take fewer evaluations layer by layer.
+_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.4)
 # Beyond these steps Newton's method, or in the backward pass GMRES, is faster than Anderson's.
 _FEW_STEPS, _FEW_BACKWARD_STEPS = 20, 40
 # Up to this many unknowns a Newton step costs about as much as one of the fixed point.
@@ -131,7 +133,7 @@ class AutoGroup(Plan):
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
             return (Attempt(Newton()),)
-        return (_QUICK,) if self.contracting else (_QUICK, Attempt(Newton()))
+        return (_QUICK_GROUP,) if self.contracting else (_QUICK, Attempt(Newton()))
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if self.newton_alone else AutoLinear()

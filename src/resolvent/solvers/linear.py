@@ -60,7 +60,6 @@ _ROUNDINGS = 8.0
 @dataclass(kw_only=True)
 class DenseState(State):
     r: Tensor
-    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,15 @@ class DenseLU(LinearSolver):
     """
 
     max_steps = 2
+    at_once = True
 
     def init(self, problem: Problem, w: Tensor) -> DenseState:
-        r = as_linear(problem, self).defect_by_matrix(w)
-        return DenseState(w=w, norm=rms(r), r=r)
+        system = as_linear(problem, self)
+        found, usable = system.linearization.matrix().solve(system.b, system.transposed)
+        if not problem.agree(usable):
+            found = torch.where(per_sample(usable, found), found, 0.0)
+        r = system.defect_by_matrix(found)
+        return DenseState(w=found, norm=rms(r), broken=~usable, r=r)
 
     def step(self, problem: Problem, state: DenseState, running: Tensor) -> DenseState:
         system = as_linear(problem, self)
@@ -89,8 +93,6 @@ class DenseLU(LinearSolver):
         correction, usable = matrix.solve(state.r, system.transposed)
         w = torch.where(per_sample(running & usable, state.w), state.w + correction, state.w)
         r = system.defect_by_matrix(w)
-        if state.count == 0:
-            return DenseState(w=w, norm=rms(r), broken=~usable, r=r, count=1)
         # After refinement the residual is the rounding of the terms, or the matrix is singular.
         floor = _ROUNDINGS * torch.finfo(w.dtype).eps * (matrix.norm() * rms(w) + rms(problem.b))
-        return DenseState(w=w, norm=rms(r), broken=torch.ones_like(usable), floor=floor, r=r, count=2)
+        return DenseState(w=w, norm=rms(r), broken=torch.ones_like(usable), floor=floor, r=r)

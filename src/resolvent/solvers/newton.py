@@ -23,7 +23,7 @@ _SLOW = 0.25
 @dataclass(kw_only=True)
 class NewtonState(State):
     r: Tensor
-    length: Tensor
+    length: Tensor | None = None  # The step lengths, (batch,); None if all are one.
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,36 @@ class Newton(NonlinearSolver):
         return DenseLU()  # Reuses the matrix.
 
     def init(self, problem: NonlinearProblem, w: Tensor) -> NewtonState:
-        image, matrix = evaluate_with_matrix(problem, w)
+        # The guess is hardly ever the solution, so the graph of its evaluation is not kept.
+        image, matrix = evaluate_with_matrix(problem.without_graph(), w)
         r = problem.step_of(image) - w
-        norm = rms(r)
-        return NewtonState(w=w, norm=norm, matrix=matrix, r=r, length=torch.ones_like(norm))
+        return NewtonState(w=w, norm=rms(r), matrix=matrix, r=r)
 
     def step(self, problem: NonlinearProblem, state: NewtonState, running: Tensor) -> NewtonState:
         assert state.matrix is not None
         direction, usable = state.matrix.solve(state.r)
-        moved = torch.addcmul(state.w, per_sample(state.length, state.w), direction)
-        trial = torch.where(per_sample(running & usable, moved), moved, state.w)
+        length = state.length
+        sufficient: float | Tensor = 1 - SUFFICIENT
+        if length is not None:
+            direction, sufficient = per_sample(length, direction) * direction, 1 - SUFFICIENT * length
+        trial, movable = state.w + direction, running & usable
+        if not problem.agree(movable):
+            trial = torch.where(per_sample(movable, trial), trial, state.w)
         image, matrix = evaluate_with_matrix(problem, trial)
         r = problem.step_of(image) - trial
         norm = rms(r)
-        lower = norm < (1 - SUFFICIENT * state.length) * state.norm
+        lower = norm < sufficient * state.norm
+        if problem.agree(lower):
+            return NewtonState(w=trial, norm=norm, matrix=matrix, r=r)
         move = per_sample(lower, trial)
+        half = torch.full_like(norm, 0.5) if length is None else 0.5 * length
         return NewtonState(
             w=torch.where(move, trial, state.w),
             norm=torch.where(lower, norm, state.norm),
             broken=~usable,
             matrix=matrix.where(lower, state.matrix),
             r=torch.where(move, r, state.r),
-            length=(0.5 * state.length).masked_fill(lower, 1.0),
+            length=half.masked_fill(lower, 1.0),
         )
 
 

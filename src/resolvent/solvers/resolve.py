@@ -1,6 +1,5 @@
 """`resolve`, the entry point: solves w = b + tau F(w)."""
 
-import dataclasses
 import math
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from resolvent.equation.failure import Policy, as_policy
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.modes import without_inference_tensors
 from resolvent.equation.options import SolveOptions, expect, precision_of
-from resolvent.equation.problem import NonlinearProblem, full_precision
+from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import Stopping, StoppingRule
@@ -119,13 +118,13 @@ def resolve_with(
         with torch.inference_mode(False), torch.no_grad():
             b, tau, w0 = (outside_inference(x) for x in (b, tau, w0))
             return resolve_with(options, without_inference_tensors(F), b, tau, w0, reuse, traced)
-    problem = _pose(F, b, tau)
+    problem = _pose(F, b, tau, may_read=not options.stopping.fixed)
     first = problem.precondition(problem.b).detach() if w0 is None else _first_guess(w0, b).to(problem.b.dtype)
     with full_precision(b.device):
         solution, value = options.adjoint.differentiable(problem, Start(first, w0, reuse), options)
     if options.observe is not None:
         options.observe(solution)
-    return dataclasses.replace(solution, value=value.to(b.dtype))
+    return changed(solution, value=value.to(b.dtype))
 
 
 def _outside_of_graphs() -> Callable[..., Solution]:
@@ -140,7 +139,7 @@ def _outside_of_graphs() -> Callable[..., Solution]:
 _disabled: Callable[..., Solution] | None = None
 
 
-def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
+def _pose(F: Function, b: Tensor, tau: float | Tensor, may_read: bool) -> NonlinearProblem:
     _check_right_hand_side(b)
     working = torch.promote_types(b.dtype, torch.float32)
     precision = precision_of(b)
@@ -152,6 +151,7 @@ def _pose(F: Function, b: Tensor, tau: float | Tensor) -> NonlinearProblem:
         argument_dtype=b.dtype,
         precision=precision,
         autocast=precision if autocast else None,
+        may_read=may_read,
     )
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
-from resolvent.equation.function import Function, mixed
+from resolvent.equation.function import Function, KeptRows
+from resolvent.equation.mixing import LayerMixing, MatrixMixing
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution, joined
@@ -159,38 +160,43 @@ def _solve(
     assert theta is not None
     first = pass_.interval(numbers[0])
     first = dataclasses.replace(first, options=_group_options(first.options, numbers, plan))
-    lower = torch.ones(count, count, dtype=x.dtype, device=x.device).tril()
-    mix = lower - (1 - theta) * torch.eye(count, dtype=x.dtype, device=x.device)
     field = pass_.vector_field
     # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
-    F = field.together(times, mix, x, triangular=True)
+    kept = None if _are_stages(theta) else KeptRows()
+    F = dataclasses.replace(field.together(times, LayerMixing(theta), x), kept=kept)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
     options = first.options.tightened(group_amplification(theta, count, plan.contracting), b)
     solution = resolve_with(options, F, b, first.step, start)
     if _are_stages(theta):
         return solution, solution.value, solution.converged
-    states = _states(F.with_mix(lower), b, first.step, solution.value, theta, mix)
+    states = _states(F, b, first.step, solution.value, theta)
     if plan.contracting:
         return solution, states, solution.converged
     return solution, states, solution.converged & _accurate(pass_, F, x, solution.value, states)
 
 
-def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number, mix: Tensor) -> Tensor:
-    """The states from the slopes at the stages, y = b + h F(w) with F mixed for states.
+def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number) -> Tensor:
+    """The states from the slopes at the stages, y = b + h L f(w), L lower triangular with ones.
 
-    At a solution they are also linear in the stages: w = b + h M f(w) and y = b + h L f(w) give
-    y = b + L M^{-1} (w - b). Their derivative is that of this formula, which saves the graph of F, except for theta
-    below 1/2, where the entries of that matrix grow from layer to layer.
+    At a solution they are also linear in the stages: w = b + h M f(w) gives y = b + L M^{-1} (w - b). Their derivative
+    is that of this formula, which saves the graph of F, except for theta below 1/2, where the entries of that matrix
+    grow from layer to layer.
     """
-    if isinstance(theta, Tensor) or theta < 0.5 or not stages.requires_grad:
-        return b + h * F(stages)
+    sums = LayerMixing(1.0)
+    recording = torch.is_grad_enabled()
+    assert F.kept is not None
+    slopes = F.kept.take(stages)
+    if recording and (isinstance(theta, Tensor) or theta < 0.5 or not stages.requires_grad):
+        return b + h * F.with_mix(sums)(stages)
     with torch.no_grad():
-        states = b + h * F(stages)
-    assert F.mix is not None
-    linear = torch.linalg.solve_triangular(mix, F.mix, upper=False, left=False)
-    recovered = b + mixed(linear, stages - b)
+        states = b + h * (F.with_mix(sums)(stages) if slopes is None else sums(slopes))
+    if not recording:
+        return states
+    L, M = (mix.matrix(b.shape[1], b) for mix in (sums, LayerMixing(theta)))
+    linear = MatrixMixing(torch.linalg.solve_triangular(M, L, upper=False, left=False))
+    recovered = b + linear(stages - b)
     return states + (recovered - recovered.detach())
 
 
@@ -270,8 +276,7 @@ def _of_equal_rows(F: Function, b: Tensor) -> Tensor:
     """F(b), where all rows of a sample are equal: without conditions one of them is enough."""
     if F.conditions or F.mix is None:
         return F(b)
-    slopes = F.call(b[:, 0])
-    return F.mix.sum(1).reshape(-1, *(1,) * (b.dim() - 2)) * slopes.unsqueeze(1)
+    return F.mix(F.call(b[:, 0]).unsqueeze(1).expand_as(b))
 
 
 def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:

@@ -1,5 +1,6 @@
 """`Compiled`: solves theta layers together by a compiled function."""
 
+import functools
 import logging
 import math
 import types
@@ -10,12 +11,21 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.strategies.all_together import AllTogether, applies, group_amplification, together
-from resolvent.blocks.strategies.newton_graph import EVALUATIONS, Group, GroupResult, solve_group
+from resolvent.blocks.strategies.newton_graph import (
+    EVALUATIONS,
+    Group,
+    GroupResult,
+    NewtonStep,
+    newton_step,
+    solve_group,
+)
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint
 from resolvent.equation.function import time_columns
-from resolvent.equation.solution import Solution, Status, Work
+from resolvent.equation.solution import Solution, Work
+from resolvent.equation.stopping import StoppingRule
 from resolvent.errors import DerivativeOrderError
+from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
 from resolvent.solvers.auto import MOST_FOR_NEWTON, NEWTON_ALONE
 from resolvent.solvers.newton import Newton
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
 _STEPS = (2, 3, 4, 6, 8)
 
 BACKEND = "inductor"
+
+_NEWTON = Newton()
 
 _log = logging.getLogger("resolvent")
 
@@ -48,6 +60,7 @@ class Compiled(Strategy):
         self._steps: dict[int, int] = {}
         self._functions: dict[tuple[int, int], Callable[..., GroupResult]] = {}
         self._declined = False
+        self._unrolled = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Compiled functions can be neither copied nor pickled.
@@ -99,9 +112,20 @@ class Compiled(Strategy):
                 tuple(x.shape),
             )
             self._functions[key] = torch.compile(_own_code(solve_group), backend=BACKEND, dynamic=False)
-        result = self._functions[key](_group(pass_, numbers, x), x, layers, steps)
+        result = self._call(key, _group(pass_, numbers, x), x)
         # Waits for the device once per group.
         return _as_steps(result, EVALUATIONS + steps) if bool(result.good) else None
+
+    def _call(self, key: tuple[int, int], group: Group, x: Tensor) -> GroupResult:
+        function = self._functions[key]
+        if self._unrolled:
+            return function(group, x, *key, newton_step)
+        try:
+            return function(group, x, *key, _compiled_once())
+        except RuntimeError:
+            # A region cannot hold a field that uses views of its weights. Other errors come again.
+            self._unrolled = True
+            return self._call(key, group, x)
 
     def _decline(self, x: Tensor) -> None:
         if not self._declined:
@@ -132,23 +156,38 @@ def _own_code(function: Callable[..., GroupResult]) -> Callable[..., GroupResult
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
+@functools.cache
+def _compiled_once() -> NewtonStep:
+    """The step as a region that is compiled once, however many steps a graph has: made late, as it loads dynamo."""
+    region: NewtonStep = torch.compiler.nested_compile_region(newton_step)
+    return region
+
+
 def _group(pass_: "Pass", numbers: range, x: Tensor) -> Group:
-    theta = pass_.scheme.solved_at
-    first = pass_.interval(numbers[0])
-    times = first.time(theta)
+    theta: float = pass_.scheme.solved_at
+    times: Number = 0.0
     if not pass_.vector_field.autonomous:
         times = time_columns([pass_.interval(n).time(theta) for n in numbers], x).flatten()
-    asked = pass_.options.stopping
-    tight = asked.tightened(group_amplification(theta, len(numbers)), x.dtype)
-    tolerances = [value for rule in (tight, asked) for value in (rule.relative(x.dtype), rule.absolute(x.dtype))]
-    return Group(pass_.field, times, first.step, theta, *tolerances)
+    return Group(pass_.field, times, pass_.h, theta, *_tolerances(pass_.options.stopping, theta, len(numbers), x.dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _tolerances(asked: StoppingRule, theta: float, layers: int, precision: torch.dtype) -> tuple[float, ...]:
+    """Those of `Group`."""
+    tight = asked.tightened(group_amplification(theta, layers), precision)
+    return tuple(value for rule in (tight, asked) for value in (rule.relative(precision), rule.absolute(precision)))
 
 
 def _as_steps(result: GroupResult, evaluations: int) -> tuple[Step, ...]:
-    count, work = result.steps, Work(evaluations=evaluations)
-    status = torch.full_like(count, Status.CONVERGED.value)
     solution = Solution(
-        result.stages, status, result.residual, count, torch.zeros_like(count), (Newton(),), work, all_converged=True
+        result.stages,
+        result.status,
+        result.residual,
+        result.steps,
+        result.solver_index,
+        (_NEWTON,),
+        Work(evaluations=evaluations),
+        all_converged=True,
     )
     states: Tensor = _FirstOrder.apply(result.states)
     return tuple(Step(Carry((y,)), (solution,) if n == 0 else ()) for n, y in enumerate(states.unbind(1)))

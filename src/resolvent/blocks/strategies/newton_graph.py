@@ -1,12 +1,16 @@
 """Newton's method for a group of theta layers as one function without data-dependent decisions, for `torch.compile`."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from resolvent.equation.matrix import BlockTriangular
+from resolvent.blocks.strategies.layer_recurrence import Linearized, inverses, newton_direction, regular
+from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.solution import Status
 from resolvent.schemes.interval import Number
 from resolvent.solvers.newton import SUFFICIENT
 
@@ -43,6 +47,7 @@ class GroupResult(NamedTuple):
         states: (batch, rows, n), at the ends of the layers, differentiable.
         stages: (batch, rows, n), the solution.
         residual, steps: (batch,).
+        status, solver_index: (batch,), those of `Solution`.
         good: 0-d, whether all samples converged and, if derivatives are needed, their matrices are regular.
     """
 
@@ -50,6 +55,8 @@ class GroupResult(NamedTuple):
     stages: Tensor
     residual: Tensor
     steps: Tensor
+    status: Tensor
+    solver_index: Tensor
     good: Tensor
 
 
@@ -58,84 +65,100 @@ class _Point(NamedTuple):
 
     Attributes:
         w: (batch, rows, n).
-        blocks: (batch, rows, n, n), the Jacobian of F in each row.
-        matrix: (batch, rows n, rows n), I - h M F'.
+        slopes: (batch, rows, n), F of each row.
+        blocks: (batch, rows, n, n), h times the Jacobian of F in each row.
         r: the defect.
         norm: (batch,), its size.
     """
 
     w: Tensor
+    slopes: Tensor
     blocks: Tensor
-    matrix: Tensor
     r: Tensor
     norm: Tensor
 
 
-def solve_group(group: Group, x: Tensor, rows: int, steps: int) -> GroupResult:
+class _Progress(NamedTuple):
+    """Per sample, (batch,).
+
+    Attributes:
+        length: of the next step, as a fraction of Newton's.
+        steps: how many it has made.
+        running: whether it has not converged.
+    """
+
+    length: Tensor
+    steps: Tensor
+    running: Tensor
+
+
+Iterate = tuple[_Point, _Progress]
+NewtonStep = Callable[[Group, Tensor, _Point, _Progress], Iterate]
+
+
+def solve_group(group: Group, x: Tensor, rows: int, steps: int, step: NewtonStep) -> GroupResult:
     """Makes `steps` steps of Newton's method for all samples; converged samples do not move.
 
-    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. The
-    derivative of the solution is that of one more step with a constant matrix,
-
-        d = (I - h M F'(w))^{-1} (x + h M F(w) - w),
-
-    whose value is not added: F is evaluated with a graph only at w.
+    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. For the
+    derivative, F is evaluated once more, with a graph, in the backward pass.
 
     Arguments:
         group: the equation.
         x: (batch, n), the state at the start.
         rows: number of layers.
         steps: number of steps.
+        step: `newton_step`, or a region of the graph that is compiled once for all steps.
     """
-    lower = torch.ones(rows, rows, dtype=x.dtype, device=x.device).tril()
-    mix = lower - (1 - group.theta) * torch.eye(rows, dtype=x.dtype, device=x.device)
-    b = x.unsqueeze(1).expand(-1, rows, -1)
+    b = x.detach().unsqueeze(1).expand(-1, rows, -1)
     with torch.no_grad():
-        point, count, converged = _solve(group, b, mix, steps)
-    slopes, good = _slopes(group, point.w), converged.all()
-    change = torch.zeros_like(point.w)
+        point, progress = _start(group, b)
+        for _ in range(steps):
+            point, progress = step(group, b, point, progress)
+        states = point.w if group.theta == 1 else b + group.h * _sums(point.slopes, 1.0)
+        good = (~progress.running).all()
     if torch.is_grad_enabled():
-        r = b + group.h * (mix @ slopes) - point.w
-        d, info = torch.linalg.solve_ex(point.matrix, r.flatten(1))
-        change = (d - d.detach()).reshape(r.shape)
-        good = good & (info == 0).all() & d.isfinite().all()
-    if group.theta == 1:
-        states = point.w + change
-    else:
-        states = b + group.h * (lower @ (slopes + (point.blocks @ change.unsqueeze(-1)).squeeze(-1)))
-    return GroupResult(states, point.w, point.norm, count, good)
+        matrices = _matrices(group, point)
+        found = inverses(matrices)
+        good = good & regular(matrices, found)
+        # Its value is not needed, and its graph is made where it is used: no activations are kept.
+        slopes = checkpoint(_slopes, group, point.w, use_reentrant=False, preserve_rng_state=False)
+        states = Linearized.apply(states, x, group.h * slopes, found, group.theta)
+    status = torch.full_like(progress.steps, Status.CONVERGED.value)
+    return GroupResult(states, point.w, point.norm, progress.steps, status, torch.zeros_like(status), good)
 
 
-def _solve(group: Group, b: Tensor, mix: Tensor, steps: int) -> tuple[_Point, Tensor, Tensor]:
-    """The last point, and per sample the number of steps and whether it has converged."""
+def newton_step(group: Group, b: Tensor, point: _Point, progress: _Progress) -> Iterate:
+    """One step of the samples that have not converged."""
+    length, made, running = progress
+    d = newton_direction(inverses(_matrices(group, point)), point.r, group.theta)
+    trial = _at(group, point.w + per_sample(length, b) * d, b)
+    moves = running & (trial.norm < (1 - SUFFICIENT * length) * point.norm)
+    point = _Point(*(torch.where(per_sample(moves, new), new, old) for new, old in zip(trial, point, strict=True)))
+    length = torch.where(moves, 1.0, 0.5 * length)
+    return point, _Progress(length, made + running, running & ~_converged(group, point, b))
+
+
+def _start(group: Group, b: Tensor) -> Iterate:
     # Two fixed-point steps, where they contract, cost less than the Newton step they save.
-    first = b + group.h * (mix @ _slopes(group, b))
-    second = b + group.h * (mix @ _slopes(group, first))
+    first = b + group.h * _sums(_slopes(group, b), group.theta)
+    second = b + group.h * _sums(_slopes(group, first), group.theta)
     contracts = rms(second - first) < rms(first - b)
-    point = _at(group, torch.where(per_sample(contracts, b), second, b), b, mix)
-    scale = rms(b)
-    length, count = torch.ones_like(scale), torch.zeros_like(scale, dtype=torch.int32)
-    running = ~_converged(group, point, scale)
-    for _ in range(steps):
-        d, info = torch.linalg.solve_ex(point.matrix, point.r.flatten(1))
-        trial = _at(group, point.w + per_sample(length, b) * d.reshape(b.shape), b, mix)
-        moves = running & (info == 0) & (trial.norm < (1 - SUFFICIENT * length) * point.norm)
-        point = _Point(*(torch.where(per_sample(moves, new), new, old) for new, old in zip(trial, point, strict=True)))
-        length = torch.where(moves, 1.0, 0.5 * length)
-        count = count + running
-        running = running & ~_converged(group, point, scale)
-    return point, count, ~running
+    point = _at(group, torch.where(per_sample(contracts, b), second, b), b)
+    count = torch.zeros_like(point.norm, dtype=torch.int32)
+    return point, _Progress(torch.ones_like(point.norm), count, ~_converged(group, point, b))
 
 
-def _converged(group: Group, point: _Point, scale: Tensor) -> Tensor:
+def _converged(group: Group, point: _Point, b: Tensor) -> Tensor:
     own = rms(point.w)
-    size = torch.maximum(scale, own)
+    size = torch.maximum(rms(b), own)
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
     if group.theta == 1:
         return converged
-    # The error of the states is that of the stages times h F'.
-    error = point.matrix.abs().amax(dim=(1, 2)) * point.norm
-    return converged & (error <= group.state_atol + group.state_rtol * own)
+    # The error of the states is that of the stages times h F'. This is the largest entry of I - h M F'.
+    largest = _matrices(group, point).abs().amax(dim=(1, 2, 3))
+    if point.w.shape[1] > 1:
+        largest = torch.maximum(largest, point.blocks[:, :-1].abs().amax(dim=(1, 2, 3)))
+    return converged & (largest * point.norm <= group.state_atol + group.state_rtol * own)
 
 
 def _slopes(group: Group, w: Tensor) -> Tensor:
@@ -143,10 +166,22 @@ def _slopes(group: Group, w: Tensor) -> Tensor:
     return slopes
 
 
-def _at(group: Group, w: Tensor, b: Tensor, mix: Tensor) -> _Point:
+def _sums(slopes: Tensor, theta: float) -> Tensor:
+    """M F: the sums of the slopes of all earlier layers, and theta times those of the layer itself."""
+    mix = LayerMixing(theta).matrix(slopes.shape[1], slopes)
+    # As a sum, the compiler fuses it with its neighbours.
+    return (mix[:, :, None] * slopes.unsqueeze(1)).sum(2)
+
+
+def _matrices(group: Group, point: _Point) -> Tensor:
+    """(batch, rows, n, n), I - theta h F' of each layer."""
+    n = point.w.shape[2]
+    return torch.eye(n, dtype=point.w.dtype, device=point.w.device) - group.theta * point.blocks
+
+
+def _at(group: Group, w: Tensor, b: Tensor) -> _Point:
     slopes, blocks = group.field.value_and_jacobian(group.times, w.flatten(0, 1))
-    rows, n = w.shape[1], w.shape[2]
-    blocks = blocks.reshape(-1, rows, n, n)
-    matrix = BlockTriangular(mix, blocks, group.h).dense()
-    r = b + group.h * (mix @ slopes.reshape(w.shape)) - w
-    return _Point(w, blocks, matrix, r, rms(r))
+    # Of one layout, so that all steps are the same to the compiler.
+    slopes, blocks = slopes.reshape(w.shape).contiguous(), blocks.reshape(*w.shape, w.shape[2]).contiguous()
+    r = b + group.h * _sums(slopes, group.theta) - w
+    return _Point(w, slopes, group.h * blocks, r, rms(r))

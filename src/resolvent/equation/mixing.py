@@ -1,0 +1,68 @@
+"""Mixings: how the images of several rows, the stages of a step or the layers of a group, are combined."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.torch_func import outside_inference
+
+
+class Mixing(ABC):
+    """A matrix M that maps rows (batch, rows, *shape) to the sums over j of m_ij rows_j."""
+
+    @abstractmethod
+    def __call__(self, rows: Tensor) -> Tensor:
+        """M rows."""
+
+    @abstractmethod
+    def matrix(self, count: int, like: Tensor) -> Tensor:
+        """M for `count` rows, of the type of `like`."""
+
+    @abstractmethod
+    def outside_inference(self) -> Self:
+        """The same with copies of tensors made in inference mode, which autograd refuses to save."""
+
+
+@dataclass(frozen=True)
+class MatrixMixing(Mixing):
+    """Any matrix, (rows, rows)."""
+
+    entries: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        columns = rows if rows.dim() == 3 else rows.flatten(2)
+        # In one product per sample: `einsum` takes seven times the operations.
+        sums = torch.bmm(self.entries.to(rows.dtype).expand(rows.shape[0], -1, -1), columns)
+        return sums if rows.dim() == 3 else sums.reshape(rows.shape)
+
+    def matrix(self, count: int, like: Tensor) -> Tensor:
+        return self.entries.to(like)
+
+    def outside_inference(self) -> Self:
+        return type(self)(outside_inference(self.entries))
+
+
+@dataclass(frozen=True)
+class LayerMixing(Mixing):
+    """The matrix of consecutive theta layers: theta on the diagonal, ones below it, and zeros above.
+
+    Running sums are several times as fast as products with small matrices.
+    """
+
+    theta: float | Tensor
+
+    def __call__(self, rows: Tensor, transposed: bool = False) -> Tensor:
+        sums = rows.flip(1).cumsum(1).flip(1) if transposed else rows.cumsum(1)
+        if isinstance(self.theta, Tensor):
+            return sums - (1 - self.theta) * rows
+        return sums if self.theta == 1 else torch.sub(sums, rows, alpha=1 - self.theta)
+
+    def matrix(self, count: int, like: Tensor) -> Tensor:
+        ones = torch.ones(count, count, dtype=like.dtype, device=like.device)
+        return ones.tril() - (1 - self.theta) * torch.eye(count, dtype=like.dtype, device=like.device)
+
+    def outside_inference(self) -> Self:
+        return type(self)(outside_inference(self.theta))

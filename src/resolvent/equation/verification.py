@@ -1,0 +1,114 @@
+"""Verification: corrects statuses that the tolerance alone gets wrong, after a solve that did not simply converge."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
+from resolvent.equation.matrix import Matrix
+from resolvent.equation.norms import per_sample, rms, select, unpatterned
+from resolvent.equation.problem import NonlinearProblem, Problem
+from resolvent.equation.solution import Status
+from resolvent.equation.solver import Solver, State
+from resolvent.equation.stopping import Stopping
+from resolvent.equation.torch_func import any_true, transforming
+
+# For iterates far from the start: the accuracy of the error estimate, its most steps, and the largest accepted error
+# relative to the value.
+_ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
+# Up to this many unknowns the error is computed from the singular values of A.
+_MOST_DENSE_UNKNOWNS = 64
+# Rounding leaves a residual of about this many roundings of the terms of a linear system.
+_ROUNDINGS = 4.0
+
+Iterate = Callable[..., tuple[Progress, State | None]]
+
+
+def verify(
+    problem: Problem,
+    solver: Solver,
+    convergence: Convergence,
+    progress: Progress,
+    start: State,
+    matrix: Matrix | None,
+    iterate: Iterate,
+) -> None:
+    """Corrects statuses that the tolerance alone gets wrong: linear systems at rounding, and iterates far from the
+    start.
+
+    Arguments:
+        start: the first state of the solve.
+        matrix: A at the value, if the solver has it.
+        iterate: the loop, for a linear system, a solver, a stopping rule, the start and rtol.
+    """
+    if isinstance(problem, LinearProblem) and not progress.all_converged:
+        _accept_rounding(problem, progress)
+    if not progress.unanimous:
+        far = convergence.far(progress)
+        if any_true(far):
+            with torch.no_grad():
+                error = _error(problem, solver, progress, far, matrix, iterate)
+            _reset(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), start)
+
+
+def _error(
+    problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None, iterate: Iterate
+) -> Tensor:
+    """(batch,), the error that follows from the residual, for the samples `far` from the start."""
+    assert isinstance(problem, NonlinearProblem | LinearProblem)
+    if matrix is None:
+        equation = error_equation(problem, progress.value)
+        if problem.size > _MOST_DENSE_UNKNOWNS:
+            return _estimated_error(equation, solver, iterate)
+        matrix = equation.linearization.matrix()
+    residual, size = progress.residual, rms(progress.value)
+    if transforming():
+        return error_bound(matrix, residual, size, problem.precision)
+    rows = far.nonzero().squeeze(1)
+    bound = error_bound(matrix.take(rows), residual[rows], size[rows], problem.precision)
+    return torch.zeros_like(residual).index_copy(0, rows, bound)
+
+
+def _reset(problem: Problem, progress: Progress, lost: Tensor, start: State) -> None:
+    """Marks the samples `lost` as diverged and resets them to the first state; to zero in a linear system."""
+    w, norm = (torch.zeros_like(start.w), rms(problem.b)) if problem.linear else (start.w, start.norm)
+    progress.value = select(~lost, progress.value, w)
+    progress.residual = torch.where(lost, norm, progress.residual)
+    reason = Status.BREAKDOWN if problem.linear else Status.DIVERGED
+    progress.status = progress.status.masked_fill(lost, reason.value)
+    progress.check()
+
+
+def _estimated_error(equation: ErrorEquation, solver: Solver, iterate: Iterate) -> Tensor:
+    """|A^{-1} r| plus |A^{-1}| times the rounding, by two rough solves; infinite where they fail.
+
+    The solution of the first consists mostly of the directions that A^{-1} amplifies most. It is the right-hand side of
+    the second, transposed system, and the length of that solution estimates |A^{-1}|. In the backward pass the second
+    system is not transposed: F may not be differentiable twice.
+    """
+    first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
+    d, known = _roughly(first, solver, iterate)
+    length = rms(d)
+    backward = equation.transposed
+    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), not backward)
+    u, known_too = _roughly(second, solver, iterate)
+    return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
+
+
+def _roughly(system: LinearProblem, solver: Solver, iterate: Iterate) -> tuple[Tensor, Tensor]:
+    """The solution of a linear system to a relative residual of 0.1, and (batch,) whether it was found."""
+    attempt = solver.linear_plan(system).attempts(system)[-1]
+    tolerance = torch.full_like(rms(system.b), _ROUGHLY)
+    found, _ = iterate(system, attempt, Stopping(max_steps=_MOST_STEPS), torch.zeros_like(system.b), rtol=tolerance)
+    return found.value, rms(system.defect(found.value)) <= 2 * _ROUGHLY * rms(system.b)
+
+
+def _accept_rounding(system: LinearProblem, progress: Progress) -> None:
+    """Marks samples as converged that stopped at the rounding of the terms, eps (|A| |u| + |g|), which no method can
+    go below."""
+    floor = _ROUNDINGS * torch.finfo(system.precision).eps * (system.norm() * rms(progress.value) + rms(system.b))
+    stopped = (progress.status == Status.STALLED.value) | (progress.status == Status.MAX_STEPS.value)
+    progress.status = torch.where(stopped & (progress.residual <= floor), Status.CONVERGED.value, progress.status)
+    progress.check()
