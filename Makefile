@@ -49,8 +49,8 @@ bench: $(VENV)/.dev build/peers build/jax
 	PYTHONPATH=tests $(BIN)/python benchmarks/solvers.py --write
 	PYTHONPATH=tests:build/peers $(BIN)/python benchmarks/odeint.py --write
 	PYTHONPATH=build/peers $(BIN)/python benchmarks/equilibrium.py --write
-	PYTHONPATH=build/peers $(BIN)/python -m resolvent_lab bench --rows B1,B2,B3,B5,B6 --peers torchdeq,torchdeq_linear,torchdiffeq,jax \
-		--out build/bench --write docs/speed.md
+	PYTHONPATH=build/peers $(BIN)/python -m resolvent_lab bench --rows B1,B2,B3,B5,B6,B7,B8,B9,B10 \
+		--peers torchdeq,torchdeq_linear,torchdiffeq,jax --out build/bench --write docs/speed.md
 
 build/peers:
 	$(PIP) --no-deps --target $@ torchdeq==0.1.0 torchdiffeq==0.2.5

@@ -3,8 +3,8 @@
 python benchmarks/versions.py OTHER/src [--rows B1,B2,B3] [--turns 5] [--device cpu]
 
 A turn is a process of its own. Compared are the times of a step, over the turns of either version: their medians, and
-the least ones, which other load on the machine affects less. The explicit network is a control: it is the same in both
-versions, but for how the benchmark writes it.
+the least ones, which other load on the machine affects less. The other version must write its results in the same form.
+The explicit network is a control: it is the same in both versions, but for how the benchmark writes it.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from statistics import median
 
 HERE = Path(__file__).parent.parent / "src"
 # Compiling takes minutes in every process.
-SKIP = "compiled"
+SKIP = "compile,max-autotune"
 Key = tuple[str, float, str, str]
 
 
 def turn(source: Path, rows: str, device: str) -> dict[Key, float]:
-    """Seconds of a step by row, theta, contender and kind of step, for the package in a folder."""
+    """Seconds of a step by row, theta, contender and action, for the package in a folder."""
     module = "resolvent_lab" if (source / "resolvent_lab").exists() else "resolvent"
     with tempfile.TemporaryDirectory() as out:
         options = ["--rows", rows, "--rounds", "3", "--skip", SKIP, "--device", device, "--out", out]
@@ -36,10 +36,10 @@ def turn(source: Path, rows: str, device: str) -> dict[Key, float]:
         )
         found = json.loads((Path(out) / "results.json").read_text())
     return {
-        (record["row"] + " " + record["title"], record["theta"], name, kind): min(entry[kind]["turns"])
-        for record in found["rows"]
+        (f"{record['row']} {record['title']} {record['network']}", record["theta"], name, action): min(entry[action])
+        for record in found["records"]
         for name, entry in record["contenders"].items()
-        for kind in ("train", "infer")
+        for action in ("train", "infer")
     }
 
 
@@ -47,10 +47,10 @@ def table(old: list[dict[Key, float]], new: list[dict[Key, float]]) -> str:
     titles = "row", "theta", "contender", "step", "other, ms", "this, ms", "this / other", "least / least"
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for key in new[0]:
-        row, theta, name, kind = key
+        row, theta, name, action = key
         before, after = [each[key] for each in old if key in each], [each[key] for each in new if key in each]
         ratios = [f"{pick(after) / pick(before):.2f}" if before else "" for pick in (median, min)]
-        cells = row, f"{theta:g}", name, kind, _spread(before), _spread(after), *ratios
+        cells = row, f"{theta:g}", name, action, _spread(before), _spread(after), *ratios
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

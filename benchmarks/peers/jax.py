@@ -23,6 +23,8 @@ from resolvent_lab.bench.contender import Contender, StepResult, TorchContender
 from resolvent_lab.bench.task import blocks
 
 PYTHON = Path(os.environ.get("RESOLVENT_JAX", "build/jax/bin/python"))
+ROWS = ("B1", "B2", "B3", "B4")
+KIND = "compiled"
 PATIENCE = 900
 WORKER = Path(__file__).with_name("jax_worker.py")
 if not PYTHON.exists():
@@ -32,7 +34,7 @@ if not PYTHON.exists():
 class JaxContender(Contender):
     """Asks for steps, times and results by lines of JSON."""
 
-    name = "jax"
+    name, kind = "jax", KIND
 
     def __init__(self, task, setting):
         self.folder = tempfile.TemporaryDirectory()
@@ -59,8 +61,8 @@ class JaxContender(Contender):
             text=True,
         )
 
-    def seconds(self, kind, repeats):
-        return self._ask("seconds", kind, repeats)
+    def seconds(self, action, repeats):
+        return self._ask("seconds", action, repeats)
 
     def peak(self):
         return self._ask("peak")
@@ -91,7 +93,7 @@ class JaxContender(Contender):
 
 def candidates(task):
     """All settings by name; the tolerance is that of the last step where a method judges by steps."""
-    if any(part.device.type != "cpu" for part in task.batch) or "bfloat16" in task.title or task.theta is None:
+    if any(part.device.type != "cpu" for part in task.batch) or "bfloat16" in task.title or task.row not in ROWS:
         return {}
     if task.row in ("B1", "B2"):
         settings = [("Newton", 1e-2), ("Newton", 1e-4), ("Chord", 1e-5)]

@@ -171,15 +171,15 @@ class Worker:
         self.batch, self.compiled = batch, {}
         self.run = lambda weights, batch: loss(weights, buffers, batch)
 
-    def step(self, kind):
+    def step(self, action):
         """Compiled when first needed: gradients and states, or the loss alone."""
-        if kind not in self.compiled:
-            act = {"train": jax.grad(self.run, has_aux=True), "infer": lambda *given: self.run(*given)[0]}[kind]
-            self.compiled[kind] = jax.jit(act).lower(self.weights[0], self.batch).compile()
-        return self.compiled[kind]
+        if action not in self.compiled:
+            act = {"train": jax.grad(self.run, has_aux=True), "infer": lambda *given: self.run(*given)[0]}[action]
+            self.compiled[action] = jax.jit(act).lower(self.weights[0], self.batch).compile()
+        return self.compiled[action]
 
-    def seconds(self, kind, repeats):
-        step = self.step(kind)
+    def seconds(self, action, repeats):
+        step = self.step(action)
         start = time.perf_counter()
         for _ in range(repeats):
             self.weights.reverse()

@@ -1,4 +1,4 @@
-"""Contenders: they run training steps of a task, eagerly or as CUDA graphs, and return states and gradients."""
+"""Contenders: they run training steps of a task, and return states and gradients."""
 
 import copy
 import dataclasses
@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
-from resolvent_lab.bench.layers import Explicit, remade
-from resolvent_lab.bench.measure import peak_bytes, residual
+from resolvent_lab.bench.layers import remade
+from resolvent_lab.bench.measure import peak_bytes
 from resolvent_lab.bench.task import Convert, Task, with_layers
 
 LEARNING_RATE = 1e-3
+
+KINDS = ("eager", "compiled", "graph")
+"""How a contender is executed. Only contenders of the same kind are compared with each other."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,18 @@ class StepResult:
 
 
 class Contender(ABC):
-    """One implementation of a training step ("train") and of a forward pass without gradients ("infer")."""
+    """One implementation of a training step ("train") and of a forward pass without gradients ("infer").
+
+    Attributes:
+        name: that of an explicit network begins with "explicit", that of one of this library's with "resolvent".
+        kind: one of `KINDS`.
+    """
 
     name: str
+    kind: str = "eager"
 
     @abstractmethod
-    def seconds(self, kind: str, repeats: int) -> float:
+    def seconds(self, action: str, repeats: int) -> float:
         """The mean time of a step."""
 
     @abstractmethod
@@ -56,12 +65,30 @@ class Contender(ABC):
 
 
 class TorchContender(Contender):
-    """Layers in PyTorch, in this process."""
+    """Layers in PyTorch, in this process.
 
-    def __init__(self, name: str, task: Task, convert: Convert) -> None:
-        self.name, self.task, self.convert = name, task, convert
+    Arguments:
+        name, kind: see `Contender`.
+        task: the task.
+        convert: makes the layers.
+        wrap: makes what is called in place of the model, by a compiler or as a CUDA graph.
+        twin: makes eager layers that compute the same as a CUDA graph, for its outcome and its memory: a graph shows no
+            states, and keeps its memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Task,
+        convert: Convert,
+        kind: str = "eager",
+        wrap: Callable[[nn.Module], Callable[..., Any]] | None = None,
+        twin: Convert | None = None,
+    ) -> None:
+        self.name, self.task, self.kind = name, task, kind
+        self.twin = convert if twin is None else twin
         self.model = with_layers(task.model, convert)
-        self.called: Callable[..., Any] = self.model
+        self.called: Callable[..., Any] = self.model if wrap is None else wrap(self.model)
         self.device = next(self.model.parameters()).device
         self.batch: Sequence[Tensor] = task.batch
         generator = torch.Generator().manual_seed(0)
@@ -69,8 +96,8 @@ class TorchContender(Contender):
         moves = [torch.randn(weight.shape, generator=generator).sign().to(weight) for weight in weights]
         self.weights = [weights, [w + LEARNING_RATE * move for w, move in zip(weights, moves, strict=True)]]
 
-    def seconds(self, kind: str, repeats: int) -> float:
-        act, change = {"train": (self.train, self._update), "infer": (self.infer, self._renew)}[kind]
+    def seconds(self, action: str, repeats: int) -> float:
+        act, change = {"train": (self.train, self._update), "infer": (self.infer, self._renew)}[action]
         total = 0.0
         for _ in range(repeats):
             change()
@@ -106,13 +133,20 @@ class TorchContender(Contender):
         ]
 
     def outcome(self) -> StepResult:
-        model = with_layers(self.task.model, lambda block: Recorded(self.convert(block)))
-        self.task.loss(model, self.task.batch).backward()
-        recorded = [module for module in model.modules() if isinstance(module, Recorded)]
-        states = [states for module in recorded for states in module.seen]
+        task = self.task
+        wrapped = (lambda block: Recorded(self.twin(block))) if task.states is None else self.twin
+        model = with_layers(task.model, wrapped)
+        task.loss(model, task.batch).backward()
+        if task.states is None:
+            recorded = [module for module in model.modules() if isinstance(module, Recorded)]
+            states = [states for module in recorded for states in module.seen]
+        else:
+            states = task.states(model, task.batch)
         return StepResult(states, [_gradient(parameter) for parameter in model.parameters()])
 
     def peak(self) -> int:
+        if self.kind == "graph":
+            return TorchContender(self.name, self.task, self.twin).peak()
         # Compiled layers choose a number of steps in the first step and compile in the second.
         for _ in range(3):
             self.train()
@@ -150,43 +184,3 @@ def exact(task: Task) -> StepResult:
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-
-
-_STEPS = (1, 2, 3, 4, 6, 8, 12)
-"""Step counts to try; the smallest that meets the tolerance is used, forward and backward."""
-
-
-def graphed(task: Task) -> list["GraphedContender"]:
-    """The contenders for a task; none on a CPU. Their layers take a fixed number of solver steps."""
-    if task.row in ("B1", "B2", "B6") or task.batch[0].device.type != "cuda":
-        return []
-    plain, steps = _fixed_steps(task)
-    offers: dict[str, Convert] = {"explicit, CUDA graph": Explicit, "resolvent, CUDA graph": plain}
-    return [GraphedContender(name, task, convert, steps) for name, convert in offers.items()]
-
-
-def _fixed_steps(task: Task) -> tuple[Convert, int]:
-    for steps in _STEPS:
-        stopping = rs.FixedSteps(steps, rtol=task.tolerance, atol=0.0)
-        convert = partial(remade, stopping=stopping, on_failure="ignore")
-        if residual(task, TorchContender("", task, convert).outcome().states) <= task.tolerance:
-            break
-    return convert, steps
-
-
-class GraphedContender(TorchContender):
-    """Layers in PyTorch that never wait for the device, so that a pass is one CUDA graph.
-
-    Its peak memory is measured without replay, because a graph keeps its memory.
-    """
-
-    def __init__(self, name: str, task: Task, convert: Convert, steps: int) -> None:
-        super().__init__(name, task, convert)
-        self.fast = rs.blocks.cuda_graph(self.model, task.batch[0], steps)
-
-    def seconds(self, kind: str, repeats: int) -> float:
-        plain, self.called = self.called, self.fast
-        try:
-            return super().seconds(kind, repeats)
-        finally:
-            self.called = plain

@@ -12,7 +12,8 @@ import resolvent as rs
 from resolvent_lab.bench.contender import TorchContender
 from resolvent_lab.bench.layers import Explicit
 from resolvent_lab.bench.measure import measure
-from resolvent_lab.bench.rows import Network
+from resolvent_lab.bench.networks import Network
+from resolvent_lab.bench.records import quartiles, ratio
 from resolvent_lab.bench.task import Task, blocks
 
 Series = list[dict[str, Any]]
@@ -44,12 +45,12 @@ class Setup:
 
 AXES: dict[str, tuple[Setup, Sequence[float]]] = {
     "depth": (Setup(), (1, 3, 10, 30, 100, 300, 1000)),
-    "batch": (Setup(), (1, 8, 64, 512, 4096, 8192)),
-    "dimension": (Setup(), (2, 4, 8, 16, 32, 64, 256, 1024, 4096)),
     # In single precision the rounding error of a stiff field exceeds the tolerance.
     "stiffness": (Setup(double=True), (1, 10, 100, 1e3, 1e4, 1e5, 1e6)),
     "tolerance": (Setup(double=True), (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)),
 }
+
+MEMORY_DEPTHS = (1, 3, 10, 30, 100, 300)
 
 
 def growth(
@@ -67,7 +68,7 @@ def growth(
                 varied = dataclasses.replace(setup, **{axis: type(getattr(setup, axis))(value)})
                 series[axis].append(_point(value, varied, device, rounds, seconds))
                 save(series)
-    for depth in (int(depth) for depth in AXES["depth"][1] if depth <= limit):
+    for depth in (depth for depth in MEMORY_DEPTHS if depth <= limit):
         # With a short horizon the reversible policy can recover states from the last one.
         series["memory"].append(_memory(Setup(depth=depth, batch=64, dimension=16, horizon=1.0), device))
         save(series)
@@ -89,8 +90,8 @@ def _point(value: float, setup: Setup, device: str, rounds: int, seconds: float)
     return {
         "value": value,
         "iterations": steps.mean().item(),
-        "seconds": {name: entry["train"]["seconds"] for name, entry in times.items()},
-        "ratio": times["resolvent"]["train"]["ratio"],
+        "seconds": quartiles(times["resolvent"]["train"]),
+        "ratio": ratio(times["resolvent"], times["explicit"], "train"),
     }
 
 

@@ -1,15 +1,14 @@
-"""Theta layers in other implementations, and the contenders of this library."""
+"""Theta layers in other implementations: the explicit network, and what other libraries build on."""
 
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import resolvent as rs
 from resolvent_lab.bench.equilibria import EquilibriumLayer, Solved, Unrolled
-from resolvent_lab.bench.task import Convert, Task
 
 
 class Layers(nn.Module, ABC):
@@ -22,6 +21,7 @@ class Layers(nn.Module, ABC):
         super().__init__()
         self.field = block.field
         self.theta, self.h, self.num_steps = float(block.theta), float(block.step_size), block.num_steps
+        self.plain = not any(parametrize.is_parametrized(module) for module in self.modules())
 
     @abstractmethod
     def layer(self, n: int, t: float, x: Tensor) -> Tensor:
@@ -35,11 +35,17 @@ class Layers(nn.Module, ABC):
         return rs.blocks.Trajectory(times, torch.stack(self._states(x)), ())
 
     def _states(self, x: Tensor) -> list[Tensor]:
-        states = [x]
+        # A compiler computes equal weights once by itself, and cannot trace the copy that holds frozen ones.
+        if self.plain or torch.compiler.is_compiling():
+            return self._steps(self, x)
         with rs.blocks.frozen_weights(self) as layers:
-            for n in range(self.num_steps):
-                t = (n + stage_fraction(self.theta)) * self.h
-                states.append(layers.layer(n, t, states[-1]))
+            return self._steps(layers, x)
+
+    def _steps(self, layers: "Layers", x: Tensor) -> list[Tensor]:
+        states = [x]
+        for n in range(self.num_steps):
+            t = (n + stage_fraction(self.theta)) * self.h
+            states.append(layers.layer(n, t, states[-1]))
         return states
 
 
@@ -64,28 +70,25 @@ class Explicit(Layers):
         return value
 
 
+def explicit(old: rs.ThetaBlock | EquilibriumLayer) -> nn.Module:
+    """The explicit counterpart of a block, or of an equilibrium layer."""
+    return Unrolled(old.f) if isinstance(old, EquilibriumLayer) else Explicit(old)
+
+
 def remade(old: rs.ThetaBlock | EquilibriumLayer, **options: Any) -> nn.Module:
     """The same layers with other options."""
     if isinstance(old, EquilibriumLayer):
         return Solved(old.f, **options)
-    return rs.ThetaBlock(old.field, old.theta, old.num_steps, old.horizon, **options)
+    return rs.ThetaBlock(old.field, **{"theta": old.theta, **options}, num_steps=old.num_steps, horizon=old.horizon)
 
 
-def unrolled(old: EquilibriumLayer) -> Unrolled:
-    """The explicit counterpart of an equilibrium layer."""
-    return Unrolled(old.f)
-
-
-def ours(task: Task) -> dict[str, Convert]:
-    """The contenders of this library for a task, by name. The first is the reference."""
-    plain = partial(remade, stopping=rs.Stopping(rtol=task.tolerance, atol=0.0))
-    if task.theta is None:
-        iterated = partial(plain, solver=rs.Picard(), adjoint=rs.ImplicitAdjoint(rs.Neumann()))
-        return {"explicit": unrolled, "resolvent": plain, "resolvent, Picard and Neumann": iterated}
-    offers: dict[str, Convert] = {"explicit": Explicit, "resolvent": plain}
-    if task.row in ("B1", "B2"):
-        offers["resolvent, compiled"] = partial(plain, mode="compiled")
-        offers["resolvent, layer by layer"] = partial(plain, mode="sequential")
+def as_own_network(old: rs.ThetaBlock, rowwise: bool | None = None, **options: Any) -> rs.ThetaBlock:
+    """The same layers around a network as a user writes it; that of an `rs.fields.MLP` becomes an `nn.Sequential`."""
+    field = old.field
+    if isinstance(field, rs.fields.MLP):
+        *hidden, last = field.layers
+        network: Any = nn.Sequential(*(part for layer in hidden for part in (layer, field.activation)), last)
     else:
-        offers["resolvent, checkpoint"] = partial(plain, memory="checkpoint")
-    return offers
+        assert isinstance(field, rs.Autonomous)
+        network = field.module
+    return rs.ThetaBlock(rs.Autonomous(network, rowwise=rowwise), old.theta, old.num_steps, old.horizon, **options)

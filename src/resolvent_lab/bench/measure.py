@@ -2,7 +2,6 @@
 
 import copy
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,44 +17,34 @@ from resolvent_lab.bench.task import Task, blocks
 if TYPE_CHECKING:
     from resolvent_lab.bench.contender import Contender
 
-KINDS = ("train", "infer")
+ACTIONS = ("train", "infer")
 """What is measured: a training step, and a forward pass without gradients."""
 
 
-def measure(contenders: "Sequence[Contender]", rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
-    """Times and ratios by name and kind.
+def measure(contenders: "Sequence[Contender]", rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+    """The times of all turns by name and action.
 
-    Contenders take turns, so that other load on the machine affects all of them alike. Ratios are those of one round;
-    their quartiles over the rounds are reported. All times are kept for other ratios.
+    Contenders take turns, so that other load on the machine affects all of them alike: the ratio of two of them is to
+    be taken round by round.
 
     Arguments:
-        contenders: the first one is the reference.
+        contenders: at least one.
         rounds: number of turns of each contender.
         seconds: approximate length of a turn; a turn has 1 to 100 steps.
     """
-    results: dict[str, dict[str, Any]] = {contender.name: {} for contender in contenders}
-    for kind in KINDS:
-        repeats = {contender.name: _repeats(contender, kind, seconds) for contender in contenders}
-        times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    times: dict[str, dict[str, list[float]]] = {each.name: {action: [] for action in ACTIONS} for each in contenders}
+    for action in ACTIONS:
+        repeats = {each.name: _repeats(each, action, seconds) for each in contenders}
         for n in range(rounds):
             # Each round starts with another contender.
-            for contender in [*contenders[n % len(contenders) :], *contenders[: n % len(contenders)]]:
-                times[contender.name].append(contender.seconds(kind, repeats[contender.name]))
-        reference = times[contenders[0].name]
-        for name, own in times.items():
-            ratios = [a / b for a, b in zip(own, reference, strict=True)]
-            results[name][kind] = {"seconds": quartiles(own), "ratio": quartiles(ratios), "turns": own}
-    return results
+            for each in [*contenders[n % len(contenders) :], *contenders[: n % len(contenders)]]:
+                times[each.name][action].append(each.seconds(action, repeats[each.name]))
+    return times
 
 
-def quartiles(values: Sequence[float]) -> list[float]:
-    """The lower quartile, the median and the upper quartile."""
-    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-
-
-def _repeats(contender: "Contender", kind: str, seconds: float) -> int:
-    contender.seconds(kind, 1)  # compiles and warms up
-    return max(1, min(100, math.ceil(seconds / contender.seconds(kind, 1))))
+def _repeats(contender: "Contender", action: str, seconds: float) -> int:
+    contender.seconds(action, 1)  # compiles and warms up
+    return max(1, min(100, math.ceil(seconds / contender.seconds(action, 1))))
 
 
 def peak_bytes(action: Callable[[], object], device: torch.device) -> int:
@@ -71,7 +60,7 @@ def peak_bytes(action: Callable[[], object], device: torch.device) -> int:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         action()
     held = peak = 0
     for size in _allocations(profile):

@@ -3,17 +3,16 @@
 import importlib.util
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import resolvent as rs
-from resolvent_lab.bench.contender import Contender, StepResult
+from resolvent_lab.bench.contender import KINDS, Contender, StepResult
 from resolvent_lab.bench.measure import gradient_error, residual
+from resolvent_lab.bench.records import ROOM
 from resolvent_lab.bench.task import Task
-
-# The measured residual includes the rounding error of the states.
-ROOM = 1.25
 
 
 def load(name: str, folder: Path) -> ModuleType:
@@ -31,12 +30,19 @@ def load(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def best(module: ModuleType, task: Task, exact: StepResult) -> tuple[Contender | None, list[dict[str, Any]]]:
-    """The fastest settings of a library that reach the tolerance of a task, and a report on all settings.
+def best(
+    module: ModuleType, task: Task, exact: StepResult, kinds: Sequence[str] = KINDS
+) -> tuple[Contender | None, list[dict[str, Any]]]:
+    """The fastest settings of a library that reach the tolerance of a task with finite gradients, and a report on all
+    settings.
+
+    A library whose KIND, "eager" if it names none, is not asked for is left out.
 
     A library that cannot solve the equations of theta layers sets SAME_EQUATIONS = False. Its fastest settings then
     count, whatever their residual.
     """
+    if getattr(module, "KIND", "eager") not in kinds:
+        return None, []
     limit = ROOM * task.tolerance if getattr(module, "SAME_EQUATIONS", True) else math.inf
     fastest: Contender | None = None
     least = math.inf
@@ -56,10 +62,9 @@ def _try(contender: Contender, task: Task, exact: StepResult, limit: float) -> d
         outcome = contender.outcome()
         reached = residual(task, outcome.states)
         error = gradient_error(outcome.gradients, exact.gradients)
-        if not reached <= limit:
+        if not (reached <= limit and math.isfinite(error)):
             return {"residual": reached, "gradient_error": error, "fit": False}
-        contender.seconds("train", 1)
-        seconds = min(contender.seconds("train", 1) for _ in range(2))
+        seconds = min(contender.seconds("train", 1) for _ in range(2))  # The first one warms up.
     except (RuntimeError, ValueError, rs.errors.ResolventError) as failure:
         return {"failure": (str(failure).splitlines() or [type(failure).__name__])[0], "fit": False}
     return {"residual": reached, "gradient_error": error, "seconds": seconds, "fit": True}

@@ -5,19 +5,16 @@ from typing import Any
 
 LABELS = {
     "depth": "layers",
-    "batch": "samples",
-    "dimension": "unknowns per sample",
     "stiffness": "stiffness",
     "tolerance": "tolerance",
 }
 
 
-def draw(run: dict[str, Any], out: Path) -> list[Path]:
-    """Writes growth.png and memory.png for results with row B5. It needs matplotlib."""
+def draw(series: dict[str, Any], out: Path) -> list[Path]:
+    """Writes growth.png and memory.png for the results of row B5. It needs matplotlib."""
     from matplotlib.figure import Figure
 
-    series = run["growth"]
-    figure = Figure(figsize=(3 * len(LABELS), 5), layout="constrained")
+    figure = Figure(figsize=(3.6 * len(LABELS), 5), layout="constrained")
     axes = figure.subplots(2, len(LABELS))
     for (above, below), (name, label) in zip(axes.T, LABELS.items(), strict=True):
         points = [point for point in series[name] if "ratio" in point]

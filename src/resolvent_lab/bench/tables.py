@@ -1,133 +1,123 @@
-"""The results as tables in Markdown."""
+"""All results as tables: one per task, and one per row of several networks."""
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from resolvent_lab.bench.measure import quartiles
-from resolvent_lab.bench.peers import ROOM
+from resolvent_lab.bench.contender import KINDS
+from resolvent_lab.bench.markdown import spread, table, time_of
+from resolvent_lab.bench.records import OURS, accurate, cost, memory
 
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-REFERENCE, OWN = "explicit", "resolvent"
-HEAD = ("contender", "training step", "x explicit", "inference", "x explicit", "peak memory", "residual", "gradient")
+HEAD = (
+    "contender",
+    "kind",
+    "training step",
+    "x explicit",
+    "inference",
+    "x explicit",
+    "peak memory",
+    "residual",
+    "gradient",
+)
+_LONG = 1.0
+"""Seconds from which on the first steps are mentioned."""
 Record = dict[str, Any]
 
 
-def markdown(run: Record) -> str:
-    """A summary of all rows, a table for each, and the growth of cost."""
-    lines = [f"Measured with {run['machine']}."]
-    lines += [f"Without {name}." for name in run["absent"]]
-    if run["rows"]:
-        lines += ["", *_summary(run["rows"]), ""]
-    for record in run["rows"]:
-        lines += _record(record)
-    for axis, points in run.get("growth", {}).items():
-        lines += _memory(points) if axis == "memory" else _growth(axis, points)
+def tables(results: Record) -> str:
+    """A section for each machine, and the growth of cost."""
+    lines = ["# Tables of cost", ""]
+    for machine in dict.fromkeys(record["machine"] for record in results["records"]):
+        records = [record for record in results["records"] if record["machine"] == machine]
+        lines += [f"## {machine}", "", *(f"Without {name}.\n" for name in _absent(records))]
+        for record in records:
+            lines += [] if record["network"] else _record(record)
+        for row in dict.fromkeys(record["row"] for record in records if record["network"]):
+            lines += _networks(row, [record for record in records if record["row"] == row])
+    growth = results["growth"]
+    lines += [f"## B5: growth of cost, {growth['machine']}", ""] if growth else []
+    for axis, points in growth.items():
+        if axis != "machine":
+            lines += _memory(points) if axis == "memory" else _growth(axis, points)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def write_between_markers(page: Path, text: str) -> None:
-    """Replaces the text between the two markers of a page."""
-    content = page.read_text()
-    page.write_text(f"{content.split(BEGIN)[0]}{BEGIN}\n{text}{END}{content.split(END)[1]}")
-
-
-def _summary(records: Sequence[Record]) -> list[str]:
-    """Training steps relative to the explicit network, and other libraries relative to our fastest contender."""
-    names = list(dict.fromkeys(name for record in records for name in (*record["contenders"], *record["tried"])))
-    others = [name for name in names if not name.startswith((REFERENCE, OWN))]
-    head = [
-        "training step",
-        REFERENCE,
-        *(f"{name} / explicit" for name in names[1:]),
-        *(f"{name} / ours" for name in others),
-    ]
-    rows = []
-    for record in records:
-        found = record["contenders"]
-        able = [name for name, entry in found.items() if name.startswith(OWN) and _accurate(entry, record)]
-        ours = min(able, key=lambda name: _median(found[name]), default=None)
-        cells = [f"{record['row']} {record['title']}{_theta(record, '=')}", _time(_median(found[REFERENCE]))]
-        cells += [f"{found[name]['train']['ratio'][1]:.2f}" if name in found else "" for name in names[1:]]
-        cells += [_spread(_ratios(found[name], found[ours])) if ours and name in found else "" for name in others]
-        rows.append(cells)
-    return _table(head, rows)
-
-
-def _ratios(entry: Record, other: Record) -> list[float]:
-    turns = zip(entry["train"]["turns"], other["train"]["turns"], strict=True)
-    return quartiles([a / b for a, b in turns])
-
-
-def _median(entry: Record) -> float:
-    return statistics.median(entry["train"]["turns"])
+def _absent(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record["absent"]))
 
 
 def _record(record: Record) -> list[str]:
-    title = f"### {record['row']}: {record['title']}{_theta(record, ' = ')}, tolerance {record['tolerance']:.0e}"
-    rows = [_cells(name, entry, record) for name, entry in record["contenders"].items()]
+    """All contenders of a task, in the order of their kinds."""
+    theta = "" if record["theta"] is None else f", theta = {record['theta']:g}"
+    title = f"### {record['row']}: {record['title']}{theta}, tolerance {record['tolerance']:.0e}"
+    names = sorted(record["contenders"], key=lambda name: KINDS.index(record["contenders"][name]["kind"]))
+    rows = [_cells(name, record) for name in names]
     failed = [name for name, tried in record["tried"].items() if name not in record["contenders"] and tried]
-    rows += [[name, "none of its settings reaches the tolerance", *[""] * (len(HEAD) - 2)] for name in failed]
-    rows += [[name, reason, *[""] * (len(HEAD) - 2)] for name, reason in record["failures"].items()]
-    return [title, "", *_table(HEAD, rows), ""]
+    rows += [[name, "", "none of its settings reaches the tolerance", *[""] * (len(HEAD) - 3)] for name in failed]
+    rows += [[name, "", reason, *[""] * (len(HEAD) - 3)] for name, reason in record["failures"].items()]
+    return [title, "", *table(HEAD, rows), ""]
 
 
-def _theta(record: Record, equals: str) -> str:
-    """The theta of the layers, for a title; equilibrium layers have none."""
-    return "" if record["theta"] is None else f", theta{equals}{record['theta']:g}"
-
-
-def _cells(name: str, entry: Record, record: Record) -> list[str]:
-    base = record["contenders"][REFERENCE]["peak_bytes"]
-    cells = [_label(name, record)]
-    for kind in ("train", "infer"):
-        cells += [_time(entry[kind]["seconds"][1]), _spread(entry[kind]["ratio"])]
-    cells.append(f"{entry['peak_bytes'] / base:.2f}x" if "peak_bytes" in entry else "")
+def _cells(name: str, record: Record) -> list[str]:
+    entry = record["contenders"][name]
+    cells = [_label(name, record), entry["kind"]]
+    for action in ("train", "infer"):
+        cells += [time_of(statistics.median(entry[action])), spread(cost(record, name, action))]
+    times = memory(record, name)
+    cells.append("" if times is None else f"{times:.2f}x")
     cells += [f"{entry[key]:.0e}" if key in entry else "" for key in ("residual", "gradient_error")]
-    if not _accurate(entry, record):
+    if not accurate(record, name):
         cells[-2] = f"**{cells[-2]}**"
     return cells
 
 
-def _accurate(entry: Record, record: Record) -> bool:
-    return bool(entry.get("residual", 0.0) <= ROOM * record["tolerance"])
-
-
 def _label(name: str, record: Record) -> str:
-    """The name, with the fastest settings of a peer."""
+    """The name, with the fastest settings of a peer, or how long the first steps took if they compiled."""
     fit = [each for each in record["tried"].get(name, []) if each["fit"]]
-    return f"{name} ({min(fit, key=lambda each: each['seconds'])['setting']})" if fit else name
+    if fit:
+        return f"{name} ({min(fit, key=lambda each: each['seconds'])['setting']})"
+    entry = record["contenders"][name]
+    compiles = entry["kind"] == "compiled" and entry["first_steps"] > _LONG
+    return f"{name} (first steps {entry['first_steps']:.0f} s)" if compiles else name
+
+
+def _networks(row: str, records: Sequence[Record]) -> list[str]:
+    """A line for each title: the medians over its networks, the least and the largest."""
+    groups: dict[tuple[str, float], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record["title"], record["theta"]), []).append(record)
+    rows = []
+    for (title, theta), group in groups.items():
+        solved = [record for record in group if OURS in record["contenders"]]
+        within = [record for record in solved if accurate(record, OURS)]
+        train, infer = ([cost(record, OURS, action) for record in within] for action in ("train", "infer"))
+        cells = [_range([each[1] for each in found if each]) for found in (train, infer)]
+        cells.append(_range([each for record in within if (each := memory(record, OURS))]))
+        rows.append([title, f"{theta:g}", f"{len(within)} of {len(group)}", *cells])
+    head = ("networks", "theta", "solved to the tolerance", "training x explicit", "inference x explicit", "memory x")
+    title = f"### {row}: median (least-largest) over several networks, tolerance {records[0]['tolerance']:.0e}, eager"
+    return [title, "", *table(head, rows), ""]
+
+
+def _range(values: Sequence[float]) -> str:
+    return spread([min(values), statistics.median(values), max(values)]) if values else ""
 
 
 def _growth(axis: str, points: Sequence[Record]) -> list[str]:
     rows = [
-        [f"{point['value']:g}", _time(point["seconds"][OWN][1]), _spread(point["ratio"]), f"{point['iterations']:.1f}"]
+        [f"{point['value']:g}", time_of(point["seconds"][1]), spread(point["ratio"]), f"{point['iterations']:.1f}"]
         if "ratio" in point
         else [f"{point['value']:g}", point["failure"], "", ""]
         for point in points
     ]
-    return [f"### B5: {axis}", "", *_table((axis, "training step", "x explicit", "iterations"), rows), ""]
+    return [f"### B5: {axis}", "", *table((axis, "training step", "x explicit", "iterations"), rows), ""]
 
 
 def _memory(points: Sequence[Record]) -> list[str]:
-    names = list(points[0]["bytes"])
+    names = list(points[0]["bytes"]) if points else []
     cells = [
         [f"{point['bytes'][name] / 1e6:.3g} MB" if point["bytes"][name] else "failed" for name in names]
         for point in points
     ]
     rows = [[f"{point['value']}", *row] for point, row in zip(points, cells, strict=True)]
-    return ["### B5: peak memory of a training step", "", *_table(("layers", *names), rows), ""]
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _spread(values: Sequence[float]) -> str:
-    low, middle, high = values
-    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return ["### B5: peak memory of a training step", "", *table(("layers", *names), rows), ""]

@@ -27,6 +27,10 @@ class Task:
         model: contains instances of `ThetaBlock`, or of `EquilibriumLayer`.
         batch: the data.
         loss: maps the model, or a callable with the same signature, and the data to a number.
+        inputs: how many tensors of the batch, the first ones, are arguments of the model.
+        network: one of several networks, which share one line of a table; the line has medians and ranges over them.
+        graph_steps: solver steps of one more CUDA graph, beside the one that learns its numbers of steps.
+        states: the states of each block, for a model that does not call its blocks one by one.
     """
 
     row: str
@@ -36,6 +40,10 @@ class Task:
     model: nn.Module
     batch: Any
     loss: Callable[[Any, Any], Tensor]
+    inputs: int = 1
+    network: str = ""
+    graph_steps: int | None = None
+    states: Callable[[Any, Any], list[Tensor]] | None = None
 
 
 def blocks(model: nn.Module) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent_lab.bench.contender import Contender, TorchContender, exact
+from resolvent_lab.bench.contender import Contender, StepResult, TorchContender, exact
 from resolvent_lab.bench.layers import Explicit
-from resolvent_lab.bench.measure import measure, peak_bytes, quartiles
+from resolvent_lab.bench.measure import measure, peak_bytes
+from resolvent_lab.bench.networks import regression
 from resolvent_lab.bench.peers import best, load
-from resolvent_lab.bench.rows import regression
+from resolvent_lab.bench.records import quartiles, ratio
 
 
 class Clock(Contender):
@@ -20,8 +21,8 @@ class Clock(Contender):
     def __init__(self, name, seconds, log):
         self.name, self.takes, self.log = name, seconds, log
 
-    def seconds(self, kind, repeats):
-        self.log.append((self.name, kind, repeats))
+    def seconds(self, action, repeats):
+        self.log.append((self.name, action, repeats))
         return self.takes
 
     def outcome(self):
@@ -31,11 +32,11 @@ class Clock(Contender):
         raise NotImplementedError
 
 
-def test_contenders_take_turns_and_are_compared_with_the_first():
+def test_contenders_take_turns():
     log = []
-    results = measure([Clock("a", 0.01, log), Clock("b", 0.03, log)], rounds=3, seconds=0.05)
-    assert results["b"]["train"]["ratio"] == pytest.approx([3.0, 3.0, 3.0])
-    assert results["a"]["infer"]["turns"] == [0.01] * 3
+    times = measure([Clock("a", 0.01, log), Clock("b", 0.03, log)], rounds=3, seconds=0.05)
+    assert ratio(times["b"], times["a"], "train") == pytest.approx([3.0, 3.0, 3.0])
+    assert times["a"]["infer"] == [0.01] * 3
     turns = [entry for entry in log if entry[1] == "train"][4:]
     assert [name for name, *_ in turns] == ["a", "b", "b", "a", "a", "b"]
     assert {name: repeats for name, _, repeats in turns} == {"a": 5, "b": 2}
@@ -69,16 +70,25 @@ def test_the_fastest_setting_that_reaches_the_tolerance_is_chosen():
             "failing": partial(TorchContender, "peer", task, Failing),
             "wrong": partial(TorchContender, "peer", task, Explicit),
             "right": partial(TorchContender, "peer", task, partial(tolerance, 1e-7)),
+            "without gradients": partial(Gradientless, "peer", task, partial(tolerance, 1e-7)),
         }
     )
     contender, report = best(peer, task, exact(task))
     assert contender is not None
-    assert [entry["fit"] for entry in report] == [False, False, True]
+    assert [entry["fit"] for entry in report] == [False, False, True, False]
     assert report[0]["failure"] == "no way to do it"
     assert residual_of(report, "wrong") > 1e-6 > residual_of(report, "right")
     peer.SAME_EQUATIONS = False
     _, report = best(peer, task, exact(task))
-    assert [entry["fit"] for entry in report] == [False, True, True]
+    assert [entry["fit"] for entry in report] == [False, True, True, False]
+    peer.KIND = "compiled"
+    assert best(peer, task, exact(task), kinds=("eager",)) == (None, [])
+
+
+class Gradientless(TorchContender):
+    def outcome(self):
+        right = super().outcome()
+        return StepResult(right.states, [torch.full_like(gradient, torch.nan) for gradient in right.gradients])
 
 
 class Failing(Explicit):

@@ -1,6 +1,7 @@
 """Every row runs with small settings, and its contenders compute the same thing."""
 
 import copy
+import dataclasses
 from functools import partial
 
 import pytest
@@ -9,52 +10,157 @@ import torch
 import resolvent as rs
 from resolvent_lab.bench.contender import StepResult, TorchContender, exact
 from resolvent_lab.bench.equilibria import Transformer
-from resolvent_lab.bench.layers import Explicit, ours, remade, unrolled
+from resolvent_lab.bench.layers import Explicit, as_own_network, explicit, remade
 from resolvent_lab.bench.measure import gradient_error, residual
-from resolvent_lab.bench.rows import ROWS, sequence, tasks
+from resolvent_lab.bench.networks import (
+    convolutions,
+    convolutions_bfloat16,
+    lotka_volterra,
+    regression,
+    resnet,
+    sequence,
+)
+from resolvent_lab.bench.ours import fixed, offers
+from resolvent_lab.bench.own import own_convolutions
+from resolvent_lab.bench.penalized import recipe
+from resolvent_lab.bench.records import accurate, cost
+from resolvent_lab.bench.rows import NAMES, ROWS, tasks
 from resolvent_lab.bench.suite import Effort, run
-from resolvent_lab.bench.tables import markdown
+from resolvent_lab.bench.tables import tables as tables_of
 from resolvent_lab.bench.task import Task, blocks, with_layers
 
 SMALL = {
-    "regression": {"training": 2},
-    "lotka_volterra": {"training": 1},
-    "resnet": {"count": 2},
-    "convolutions": {"count": 2, "channels": 2, "size": 4},
-    "convolutions_bfloat16": {"count": 2, "channels": 2, "size": 4},
+    "regression": partial(regression, training=2),
+    "lotka_volterra": partial(lotka_volterra, training=1),
+    "resnet": partial(resnet, count=2),
+    "convolutions": partial(convolutions, count=2, channels=2, size=4),
+    "convolutions_bfloat16": partial(convolutions_bfloat16, count=2, channels=2, size=4),
+    "own_convolutions": partial(own_convolutions, count=2, channels=2, size=4),
 }
-MAKES = [make for makes in ROWS.values() for make in makes]
+QUICK = Effort(rounds=1, seconds=0.0)
+OWN = "resolvent, own network"
+PLANE = {"resolvent", OWN, f"{OWN}, rowwise=True", f"{OWN}, layer by layer"}
+EXPECTED = {
+    "regression": {*PLANE, 'resolvent, mode="compiled"'},
+    "lotka_volterra": PLANE,
+    "resnet": {"resolvent", "resolvent, checkpoint"},
+    "convolutions": {"resolvent", "resolvent, checkpoint"},
+    "convolutions_bfloat16": {"resolvent", "resolvent, checkpoint"},
+    "own_convolutions": {"resolvent", "resolvent, rowwise=True", "resolvent, torch.compile"},
+}
+COMPILED = [name for name, expected in EXPECTED.items() if any("compile" in each for each in expected)]
 
 
-def small(make, theta=0.5) -> Task:
-    return make(theta, "cpu", **SMALL[make.__name__])
+def small(name, theta=0.5) -> Task:
+    return SMALL[name](theta, "cpu")
 
 
 # torch's compiler looks at the .grad of all that it is given.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
-def test_rows_run_without_peers(make, monkeypatch):
+@pytest.mark.parametrize("name", SMALL)
+def test_rows_run_without_peers(name, monkeypatch):
     monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
-    record = run(small(make), {}, Effort(rounds=1, seconds=0.0))
-    assert record["contenders"]["explicit"]["train"]["ratio"] == [1.0, 1.0, 1.0]
-    implicit = {name: entry for name, entry in record["contenders"].items() if name != "explicit"}
-    assert "resolvent" in implicit
-    for entry in implicit.values():
-        assert entry["residual"] <= 1.25 * record["tolerance"]
-        assert entry["gradient_error"] < 10 * record["tolerance"]
+    monkeypatch.setattr("resolvent_lab.bench.ours.BACKEND", "eager")
+    kinds = ("eager", "compiled") if name in COMPILED else ("eager",)
+    record = run(small(name), {}, QUICK, kinds)
+    assert record["failures"] == {}
+    entries = record["contenders"]
+    references = {"explicit", "explicit, torch.compile", "explicit, max-autotune"} & set(entries)
+    assert len(references) == (3 if name in COMPILED else 1)
+    assert set(entries) == references | EXPECTED[name]
+    assert cost(record, "explicit") == [1.0, 1.0, 1.0]
+    for each, entry in entries.items():
         assert entry["peak_bytes"] > 0
-        assert all(seconds > 0 for kind in ("train", "infer") for seconds in entry[kind]["seconds"])
+        assert all(seconds > 0 for action in ("train", "infer") for seconds in entry[action])
+        assert entry["kind"] == ("compiled" if "compile" in each or "max" in each else "eager")
+        if each not in references:
+            assert accurate(record, each)
+            assert entry["gradient_error"] < 10 * record["tolerance"]
 
 
 def test_contenders_can_be_left_out():
-    record = run(small(ROWS["B1"][0]), {}, Effort(rounds=1, seconds=0.0), skip=("compiled", "layer"))
+    record = run(small("regression"), {}, QUICK, kinds=("eager",), skip=("own",))
     assert set(record["contenders"]) == {"explicit", "resolvent"}
+
+
+def test_an_own_network_has_the_weights_and_values_of_the_field():
+    task = small("regression")
+    (block,) = blocks(task.model).values()
+    own, x = as_own_network(block), task.batch[0]
+    assert torch.equal(own.field(0.0, x), block.field(0.0, x))
+    pairs = zip(own.parameters(), block.parameters(), strict=True)
+    assert all(ours is theirs for ours, theirs in pairs)
+
+
+def test_each_of_several_networks_is_measured_in_eager_mode_alone():
+    assert tuple(f"B{n}" for n in range(1, 12)) == NAMES
+    drawn = [make for make in ROWS["B8"] if not make.keywords["kind"].training]
+    networks = [make(0.5, "cpu") for make in (*drawn, *ROWS["B10"][:6])]
+    assert all(set(offers(task, ("eager", "compiled", "graph"))) == {"explicit", "resolvent"} for task in networks)
+    assert len({(task.row, task.title, task.network) for task in networks}) == len(networks)
+    trained = next(make for make in ROWS["B9"] if make.keywords["kind"].training)
+    kind = dataclasses.replace(trained.keywords["kind"], training=1)
+    task = trained(0.5, "cpu", kind=kind, samples=3)
+    record = run(task, {"never asked": None}, QUICK)
+    assert accurate(record, "resolvent")
+    assert record["network"] == "3 hidden layers of 10, GELU, seed 0"
+    assert task.batch[0].shape == (3, 2)
+    fresh = kind.build()
+    moved = [torch.equal(a, b) for a, b in zip(fresh.parameters(), task.model.parameters(), strict=True)]
+    assert not any(moved)
+
+
+def test_a_network_without_a_solution_is_reported():
+    shift = torch.nn.Linear(2, 2)  # y = x + y + 2 has no solution
+    shift.load_state_dict({"weight": torch.eye(2), "bias": torch.full((2,), 2.0)})
+    block = rs.ThetaBlock(rs.Autonomous(shift), 1.0, 1, 1.0)
+    task = small("regression", theta=1.0)
+    task = dataclasses.replace(task, model=with_layers(task.model, lambda old: block))
+    record = run(task, {}, QUICK, kinds=("eager",))
+    assert record["contenders"] == {}
+    assert "double precision" in record["failures"]
+
+
+@pytest.mark.slow
+def test_the_recipe_with_penalty_runs():
+    task = recipe("cpu", count=2)
+    record = run(task, {}, QUICK)
+    assert set(record["contenders"]) == {"explicit", "resolvent"}
+    assert accurate(record, "resolvent")
+    assert record["contenders"]["resolvent"]["gradient_error"] < 1e-1
+    twelve = TorchContender("recorded", task, fixed(task, [(12, 12)] * 4))
+    assert residual(task, twelve.outcome().states) <= 1e-3
+
+
+class Replay:
+    """Stands in for a CUDA graph: calls the model."""
+
+    def __init__(self, model, example, steps):
+        self.steps = [(steps or 6, steps or 6) for _ in blocks(model)]
+        self.model, self.number = model, len(example)
+
+    def __call__(self, *inputs):
+        assert len(inputs) == self.number
+        return self.model(*inputs)
+
+
+def test_recorded_contenders_are_checked_with_their_numbers_of_steps(monkeypatch):
+    monkeypatch.setattr("resolvent_lab.bench.ours.RECORDS_ON", "cpu")
+    monkeypatch.setattr(rs.blocks, "cuda_graph", Replay)
+    task = dataclasses.replace(small("own_convolutions"), graph_steps=1)
+    record = run(task, {}, QUICK, kinds=("graph",))
+    assert record["failures"] == {}
+    names = ["explicit, CUDA graph", "resolvent, CUDA graph", "resolvent, CUDA graph of 1 steps"]
+    assert list(record["contenders"]) == names
+    assert accurate(record, names[1])
+    assert not accurate(record, names[2])
+    assert cost(record, names[1]) is not None
 
 
 @pytest.mark.parametrize("theta", [0.5, 1.0])
 def test_the_papers_method_agrees_with_ours(theta):
-    task = small(ROWS["B1"][0], theta)
+    task = small("regression", theta)
     stopping = rs.Stopping(rtol=task.tolerance, atol=0.0)
     adjoint = rs.ImplicitAdjoint(solver=rs.GMRES())
     convert = partial(remade, solver=rs.LBFGS(memory=10), stopping=stopping, adjoint=adjoint)
@@ -64,7 +170,7 @@ def test_the_papers_method_agrees_with_ours(theta):
 
 
 def test_explicit_layers_are_theta_layers_at_zero():
-    task = small(ROWS["B3"][0])
+    task = small("resnet")
     loop = with_layers(task.model, Explicit)
     block = with_layers(task.model, lambda old: rs.ThetaBlock(old.field, 0.0, old.num_steps, old.horizon))
     images = task.batch[0]
@@ -72,7 +178,7 @@ def test_explicit_layers_are_theta_layers_at_zero():
 
 
 def test_the_residual_is_that_of_the_layers_equation():
-    task = small(ROWS["B1"][0], theta=1.0)
+    task = small("regression", theta=1.0)
     (states,) = exact(task).states
     assert residual(task, [states]) < 1e-8
     wrong = states.clone()
@@ -87,9 +193,9 @@ def test_errors_of_gradients_are_relative():
 
 
 def test_contenders_work_on_copies():
-    task = small(ROWS["B1"][0])
+    task = small("regression")
     before = copy.deepcopy(task.model.state_dict())
-    contender = TorchContender("resolvent", task, ours(task)["resolvent"])
+    contender = offers(task, ("eager",))["resolvent"]()
     contender.seconds("train", 3)
     assert all(torch.equal(before[name], value) for name, value in task.model.state_dict().items())
     assert all(parameter.grad is None for parameter in task.model.parameters())
@@ -97,7 +203,7 @@ def test_contenders_work_on_copies():
 
 
 def test_weights_move_between_steps_and_data_between_passes():
-    task = small(ROWS["B1"][0])
+    task = small("regression")
     contender = TorchContender("explicit", task, Explicit)
     start = contender.weights[0][0].clone()
     contender.seconds("train", 1)
@@ -110,7 +216,7 @@ def test_weights_move_between_steps_and_data_between_passes():
 
 
 def test_an_outcome_has_a_gradient_for_every_parameter():
-    task = small(ROWS["B3"][0])
+    task = small("resnet")
     outcome = exact(task)
     assert isinstance(outcome, StepResult)
     shapes = [parameter.shape for parameter in task.model.parameters()]
@@ -124,7 +230,7 @@ def small_sequence() -> Task:
 
 @pytest.mark.slow
 def test_the_row_of_equilibria_runs_and_is_tabled():
-    record = run(small_sequence(), {}, Effort(rounds=1, seconds=0.0))
+    record = run(small_sequence(), {}, QUICK, kinds=("eager",))
     assert list(record["contenders"]) == ["explicit", "resolvent", "resolvent, Picard and Neumann"]
     assert record["failures"] == {}
     for name, entry in record["contenders"].items():
@@ -132,7 +238,7 @@ def test_the_row_of_equilibria_runs_and_is_tabled():
         if name != "explicit":
             assert entry["residual"] <= 1.25 * record["tolerance"]
             assert entry["gradient_error"] < 1e-2
-    text = markdown({"machine": "a test", "absent": [], "rows": [record]})
+    text = tables_of({"records": [record | {"machine": "a test", "absent": []}], "growth": {}})
     assert "### B6: equilibrium of a transformer block, tolerance 1e-04" in text
     assert "theta" not in text
 
@@ -155,18 +261,18 @@ def test_the_explicit_counterpart_of_an_equilibrium_applies_the_function_five_ti
     z = torch.zeros_like(x)
     for _ in range(5):
         z = f(z, x)
-    torch.testing.assert_close(with_layers(task.model, unrolled)(x), z)
+    torch.testing.assert_close(with_layers(task.model, explicit)(x), z)
 
 
 def test_gradients_of_an_equilibrium_are_compared_in_one_order():
     task = small_sequence()
-    outcome = TorchContender("explicit", task, unrolled).outcome()
+    outcome = TorchContender("explicit", task, explicit).outcome()
     shapes = [parameter.shape for parameter in task.model.parameters()]
     assert [gradient.shape for gradient in outcome.gradients] == shapes
     assert [gradient.shape for gradient in exact(task).gradients] == shapes
 
 
 def test_only_theta_layers_are_measured_for_each_theta(monkeypatch):
-    monkeypatch.setitem(ROWS, "B1", (partial(ROWS["B1"][0], training=0),))
+    monkeypatch.setitem(ROWS, "B1", (partial(regression, training=0),))
     assert [task.theta for task in tasks("B1", (0.5, 1.0), "cpu")] == [0.5, 1.0]
     assert [task.theta for task in tasks("B6", (0.5, 1.0), "cpu")] == [None]
