@@ -36,9 +36,20 @@ def test_methods_that_lower_the_residual_are_caught():
             rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]), solver=solver)
 
 
-def test_the_default_falls_back_on_it():
+def test_the_default_falls_back_on_homotopy():
     found = rs.resolve(cubic, torch.tensor([[B]]), 1.0, w0=torch.tensor([[-2.0]]))
     torch.testing.assert_close(found.value, solution()[None, None].to(found.value), rtol=0, atol=1e-8)
+    assert isinstance(found.solvers[-1], rs.solvers.Homotopy)
+
+
+def test_the_default_falls_back_on_it_where_unknowns_are_many():
+    """130 equations of which one has a fold: too many unknowns for the arc length."""
+    b = torch.full((1, 130), 3.0)
+    b[0, 7] = B
+    guess = torch.full((1, 130), 1.7)
+    guess[0, 7] = -2.0
+    found = rs.resolve(cubic, b, 1.0, w0=guess)
+    torch.testing.assert_close(found.value[0, 7], solution().to(found.value), rtol=0, atol=1e-7)
     assert isinstance(found.solvers[-1], rs.PseudoTransient)
 
 
@@ -64,7 +75,7 @@ def test_a_block_finds_layers_behind_a_fold_by_itself():
     field = rs.Autonomous(_Cubic(), rowwise=True)
     trajectory = rs.ThetaBlock(field, 1.0, 1, 1.0).trajectory(torch.tensor([[B]]))
     torch.testing.assert_close(trajectory.states[-1], solution()[None, None], rtol=0, atol=1e-8)
-    assert [type(solve.solvers[int(solve.solver_index)]) for solve in trajectory.solutions] == [rs.PseudoTransient]
+    assert [type(solve.solvers[int(solve.solver_index)]) for solve in trajectory.solutions] == [rs.solvers.Homotopy]
 
 
 class _Cubic(torch.nn.Module):

@@ -14,7 +14,7 @@ from resolvent.equation.function import Function
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
-from resolvent.equation.linearization import Linearization
+from resolvent.equation.linearization import Linearization, evaluate_with_matrix
 from resolvent.equation.loop import solve
 from resolvent.equation.norms import per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
@@ -114,10 +114,16 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(problem.detach(), options, w)
         else:
-            detached = problem.detach()
-            evaluation = None if last is None else last.take(w, compare=not options.stopping.fixed)
+            detached, matrix = problem.detach(), solution.matrix
+            compare = not options.stopping.fixed
+            evaluation = None if last is None else last.take(w, compare)
+            if evaluation is None and matrix is None and last is not None and _by_newton(problem, solution):
+                with torch.no_grad():
+                    matrix = evaluate_with_matrix(problem.detach(last), w)[1]
+                evaluation = last.take(w, compare)
             evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
-            linearization = Linearization(detached, w, solution.matrix, evaluation)
+            linearization = Linearization(detached, w, matrix, evaluation)
+            linearization.contracting = _contracted(solution)
             linearization.state = solution.state if self.needs_inverse else None
             image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
@@ -161,6 +167,19 @@ class AttachedAdjoint(Adjoint):
                 return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
+
+
+def _contracted(solution: Solution) -> Tensor | None:
+    """Mask (batch,) of the samples that the quick attempt solved; None for all, or if there was none."""
+    if not solution.quick or len(solution.solvers) == 1:
+        return None
+    return solution.solver_index == 0
+
+
+def _by_newton(problem: NonlinearProblem, solution: Solution) -> bool:
+    """Whether Newton's method solved samples that the quick attempt did not. Then the backward pass is solved directly
+    too, and one evaluation gives the matrices of all samples."""
+    return problem.rowwise and solution.quick and any(solver.has_matrix for solver in solution.solvers[1:])
 
 
 def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:

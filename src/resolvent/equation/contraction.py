@@ -43,7 +43,10 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     progress = convergence.begin(at, State(w=w, norm=norm), None, checks(0))
     if progress.finished:
         return progress
-    going, tolerance = progress.running, convergence.strictest(progress)
+    begun, tolerance = progress.running, convergence.strictest(progress)
+    if problem.contracting is not None:
+        begun = begun & problem.contracting
+    going = begun
     quickly = attempt.rate or (_QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY)
     all_going = False  # Whether all samples are known to continue.
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
@@ -62,7 +65,7 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
         all_going = count == going.numel()
         if step == 1 and at is not problem and norm.numel() > 0:
             recorded_from = _last_step(before, norm, tolerance)
-    convergence.update(at, progress, State(w=w, norm=norm), progress.running, checks(0))
+    convergence.update(at, progress, State(w=w, norm=norm), begun, checks(0))
     convergence.end(progress)
     return progress
 

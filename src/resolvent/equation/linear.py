@@ -50,6 +50,10 @@ class LinearProblem(Problem):
     def rowwise(self) -> bool:
         return False
 
+    @property
+    def contracting(self) -> Tensor | None:
+        return self.linearization.contracting
+
     def take(self, rows: Tensor) -> "LinearProblem":
         raise AssertionError("all samples share the graph of one evaluation: it cannot be restricted to some.")
 
@@ -90,8 +94,9 @@ class LinearProblem(Problem):
         """(batch,), a lower estimate of |A| by a few steps of the power method."""
         v = unpatterned(self.b).expand_as(self.b)
         largest = torch.zeros_like(rms(v))
+        known = self.linearization.matrix_given
         for _ in range(3):
-            image = self.apply(v)
+            image = self.linearization.matrix().product(v, self.transposed) if known else self.apply(v)
             growth = rms(image)
             largest = torch.maximum(largest, growth)
             v = image / per_sample(torch.where(growth == 0, 1.0, growth), image)
@@ -129,20 +134,38 @@ def error_equation(problem: NonlinearProblem | LinearProblem, w: Tensor) -> Erro
         linearization, transposed = Linearization(replace(problem.detach(), last=None), w), False
         r = problem.detach().step_of(linearization.image) - w
     system = LinearProblem(r, linearization, transposed)
-    rounding = _ROUNDINGS * torch.finfo(problem.precision).eps * (1 + system.norm()) * rms(w)
-    return ErrorEquation(linearization, r, transposed, rounding)
+    return ErrorEquation(linearization, r, transposed, _rounding(system.norm(), rms(w), problem.precision))
 
 
-def error_bound(matrix: Matrix, residual: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
+def error_bound(
+    matrix: Matrix, residual: Tensor, size: Tensor, precision: torch.dtype, limit: Tensor | None = None
+) -> Tensor:
     """(|r| + rounding) / (the smallest singular value of A), (batch,), for residuals |r| and sizes |w|, (batch,).
 
-    Infinite where A is singular or not finite.
+    Infinite where A is singular or not finite. If a `limit`, (batch,), is given, a larger number below the limit may be
+    returned: it has Frobenius norms in place of singular values, which take far longer.
     """
+    if limit is None:
+        return _exact_bound(matrix, residual, size, precision)
+    rounding = _rounding(matrix.norm().double(), size, precision)
+    bound = ((residual + rounding) * matrix.inverse_norm()).to(residual.dtype)
+    beyond = (~(bound <= limit)).nonzero().squeeze(1)
+    if len(beyond) == 0:
+        return bound
+    exact = _exact_bound(matrix.take(beyond), residual[beyond], size[beyond], precision)
+    return bound.index_copy(0, beyond, exact)
+
+
+def _exact_bound(matrix: Matrix, residual: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
     entries = matrix.dense()
     finite = entries.isfinite().flatten(1).all(1)
     values = torch.linalg.svdvals(torch.where(finite[:, None, None], entries, 0.0).double())
-    rounding = _ROUNDINGS * torch.finfo(precision).eps * (1 + values[:, 0]) * size
-    return ((residual + rounding) / values[:, -1]).to(residual.dtype)
+    return ((residual + _rounding(values[:, 0], size, precision)) / values[:, -1]).to(residual.dtype)
+
+
+def _rounding(norm: Tensor, size: Tensor, precision: torch.dtype) -> Tensor:
+    """A bound for the rounding error of a residual, from the norm of A and |w|, (batch,) each."""
+    return _ROUNDINGS * torch.finfo(precision).eps * (1 + norm) * size
 
 
 def transpose(linear_map: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:

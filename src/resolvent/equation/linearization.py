@@ -37,9 +37,12 @@ class Linearization:
     Attributes:
         work: counts products.
         state: that of the forward solver, if an adjoint starts from it.
+        contracting: mask (batch,) of the samples that the quick attempt of the forward solve has solved, see `Problem`.
+        matrix_given: whether A was given. What a solve does must not depend on whether an earlier one has computed it.
     """
 
     state: "State | None" = None
+    contracting: Tensor | None = None
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Linearization:
         # Each system has its own right-hand side; that of the problem is not kept in memory.
         self.problem = changed(problem, b=problem.b.new_empty(0), last=None)
         self.work = problem.work
-        self._matrix = matrix
+        self._matrix, self.matrix_given = matrix, matrix is not None
         self._vjp_graph: tuple[Tensor, Tensor] | None = None
         self._by_differences = False
         self._point: Tensor | None

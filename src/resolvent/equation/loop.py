@@ -21,6 +21,8 @@ from resolvent.equation.verification import verify
 _STEPS_BEFORE_STALLING = 4
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
 _MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
+# The same on a CPU for methods that make and factorize a matrix in every step.
+_MIN_SIZE_TO_COMPACT_MATRICES = 1 << 10
 # On a GPU, a check tests whether all samples converged; every fourth step it tests whether all are finished instead.
 _RARELY = 4
 # How often a residual computed by a recurrence may turn out wrong before the sample counts as stalled.
@@ -78,7 +80,7 @@ def iterate(
     state: Any = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
     start = state
     progress = convergence.begin(problem, state, active, checks(0), natural)
-    part, may_compact = problem, not stopping.fixed and _may_compact(problem, w)
+    part, may_compact = problem, not stopping.fixed and _may_compact(problem, solver, w)
     near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
     for step in range((stopping.limit or attempt.max_steps or solver.max_steps) - solver.at_once):
@@ -113,9 +115,12 @@ def iterate(
     return progress, last
 
 
-def _may_compact(problem: Problem, w: Tensor) -> bool:
+def _may_compact(problem: Problem, solver: Solver, w: Tensor) -> bool:
     """Whether the batch is large enough to drop finished samples, and F allows it."""
-    enough = _MIN_SIZE_TO_COMPACT if w.device.type == "cpu" else _MIN_SIZE_TO_COMPACT_ON_DEVICE
+    if w.device.type != "cpu":
+        enough = _MIN_SIZE_TO_COMPACT_ON_DEVICE
+    else:
+        enough = _MIN_SIZE_TO_COMPACT_MATRICES if solver.has_matrix else _MIN_SIZE_TO_COMPACT
     return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
 
 
@@ -177,7 +182,7 @@ def _confirm(
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
     attempts = plan.attempts(problem)
-    if len(attempts) > 1 and attempts[0].quick and not may_contract(problem, stopping):
+    if len(attempts) > 1 and attempts[0].quick and not _worth_trying(problem, stopping):
         attempts = attempts[1:]
     if attempts[0].quick:
         done, state = contract(problem, attempts[0], stopping, w), None
@@ -213,6 +218,12 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         linear=problem.linear,
         quick=attempts[0].quick,
     )
+
+
+def _worth_trying(problem: Problem, stopping: StoppingRule) -> bool:
+    """Whether the quick attempt of a plan can solve samples."""
+    contracting = problem.contracting
+    return may_contract(problem, stopping) and (contracting is None or any_true(contracting))
 
 
 def _start_over(

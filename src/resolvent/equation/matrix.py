@@ -8,9 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from resolvent.equation.layer_factors import LayerFactors
 from resolvent.equation.mixing import LayerMixing, Mixing
 from resolvent.equation.norms import flat
 from resolvent.equation.torch_func import transforming
+
+# Up to this many unknowns of a layer its inverse comes from the determinant, in a few operations.
+_MOST_TO_INVERT = 2
 
 
 class Matrix(ABC):
@@ -31,6 +35,10 @@ class Matrix(ABC):
     def norm(self) -> Tensor:
         """The Frobenius norm, (batch,)."""
         return torch.linalg.matrix_norm(self.dense())
+
+    @abstractmethod
+    def inverse_norm(self) -> Tensor:
+        """The Frobenius norm of A^{-1}, (batch,), in double precision; not finite where A is singular."""
 
     @abstractmethod
     def take(self, rows: Tensor) -> "Matrix":
@@ -60,6 +68,10 @@ class Dense(Matrix):
 
     def dense(self) -> Tensor:
         return self.entries
+
+    def inverse_norm(self) -> Tensor:
+        found, info = torch.linalg.inv_ex(self.entries.double())
+        return torch.linalg.matrix_norm(found).masked_fill(info != 0, torch.inf)
 
     def take(self, rows: Tensor) -> "Dense":
         return Dense(self.entries[rows])
@@ -105,6 +117,22 @@ class LayerMatrix(Matrix):
     def dense(self) -> Tensor:
         return assembled(self.mix, self.blocks, self.tau)
 
+    def norm(self) -> Tensor:
+        """Without the matrix of all layers: J_n occurs in the rows of all later layers."""
+        identity = torch.eye(self.blocks.shape[-1], dtype=self.blocks.dtype, device=self.blocks.device)
+        slopes = self.tau * self.blocks
+        later = torch.arange(self.blocks.shape[1] - 1, -1, -1, device=self.blocks.device)
+        own = (identity - self.mix.theta * slopes).square().sum((2, 3))
+        return (own + later * slopes.square().sum((2, 3))).sum(1).sqrt()
+
+    def inverse_norm(self) -> Tensor:
+        batch, layers, k, _ = self.blocks.shape
+        tau, theta = (x.double() if isinstance(x, Tensor) else x for x in (self.tau, self.mix.theta))
+        factors = LayerFactors(self.blocks.double(), tau, theta)
+        identity = torch.eye(layers * k, dtype=torch.double, device=self.blocks.device).unflatten(0, (layers, k))
+        columns = factors.solve(identity.expand(batch, -1, -1, -1))
+        return columns.flatten(1).norm(dim=1).masked_fill(~factors.regular, torch.inf)
+
     def take(self, rows: Tensor) -> Self:
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
         return replace(self, blocks=self.blocks[rows], tau=tau)
@@ -120,9 +148,16 @@ class LayerMatrix(Matrix):
         found, regular = inverse(identity - (self.tau * self.mix.theta) * self.blocks)
         return found, regular.all(1)
 
+    @cached_property
+    def _factors(self) -> LayerFactors:
+        return LayerFactors(self.blocks, self.tau, self.mix.theta)
+
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        inverses, usable = self.inverses
         rows = r.reshape(self.blocks.shape[:3])
+        if self.blocks.shape[-1] > _MOST_TO_INVERT and not transforming():
+            found = self._factors.solve(rows.unsqueeze(3), transposed)
+            return found.reshape(r.shape), self._factors.regular
+        inverses, usable = self.inverses
         if transposed:
             found = self._back(inverses, rows)
         else:

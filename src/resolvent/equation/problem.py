@@ -38,6 +38,11 @@ class Problem(ABC):
     """Whether F is linear, as in the backward pass."""
 
     @property
+    def contracting(self) -> Tensor | None:
+        """Mask (batch,) of the samples for which the quick attempt of a plan is worth trying; None means all."""
+        return None
+
+    @property
     def size(self) -> int:
         """The number of unknowns of one sample."""
         return math.prod(self.b.shape[1:])

@@ -93,6 +93,9 @@ class Solver(Plan):
     has_inverse: ClassVar[bool] = False
     """Whether the states have an `inverse`. That of a sample must not depend on the other samples."""
 
+    has_matrix: ClassVar[bool] = False
+    """Whether the states have `State.matrix`."""
+
     patience: ClassVar[int] = 0
     """Steps without progress that are normal for the method; `Stopping` may allow more."""
 

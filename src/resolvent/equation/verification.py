@@ -7,7 +7,9 @@ from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
+from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
+from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms, select, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Status
@@ -18,8 +20,8 @@ from resolvent.equation.torch_func import any_true, transforming
 # For iterates far from the start: the accuracy of the error estimate, its most steps, and the largest accepted error
 # relative to the value.
 _ROUGHLY, _MOST_STEPS, _LARGEST_ERROR = 0.1, 60, 0.5
-# Up to this many unknowns the error is computed from the singular values of A.
-_MOST_DENSE_UNKNOWNS = 64
+# Up to this many unknowns the error is computed from A; the second number is for layers as one equation.
+_MOST_DENSE_UNKNOWNS, _MOST_IN_LAYERS = 64, 256
 # Rounding leaves a residual of about this many roundings of the terms of a linear system.
 _ROUNDINGS = 4.0
 
@@ -56,19 +58,36 @@ def verify(
 def _error(
     problem: Problem, solver: Solver, progress: Progress, far: Tensor, matrix: Matrix | None, iterate: Iterate
 ) -> Tensor:
-    """(batch,), the error that follows from the residual, for the samples `far` from the start."""
+    """(batch,), the error that follows from the residual, or a number at which it is accepted, for the samples `far`
+    from the start."""
     assert isinstance(problem, NonlinearProblem | LinearProblem)
-    if matrix is None:
-        equation = error_equation(problem, progress.value)
-        if problem.size > _MOST_DENSE_UNKNOWNS:
-            return _estimated_error(equation, solver, iterate)
-        matrix = equation.linearization.matrix()
-    residual, size = progress.residual, rms(progress.value)
+    value, residual, size = progress.value, progress.residual, rms(progress.value)
+    if matrix is None and isinstance(problem, LinearProblem) and problem.linearization.matrix_given:
+        matrix = problem.linearization.matrix()
+    if matrix is None and problem.size > _most_dense(problem):
+        return _estimated_error(error_equation(problem, value), solver, iterate)
     if transforming():
+        matrix = error_equation(problem, value).linearization.matrix() if matrix is None else matrix
         return error_bound(matrix, residual, size, problem.precision)
     rows = far.nonzero().squeeze(1)
-    bound = error_bound(matrix.take(rows), residual[rows], size[rows], problem.precision)
-    return torch.zeros_like(residual).index_copy(0, rows, bound)
+    own = _matrix_of(problem, value, rows) if matrix is None else matrix.take(rows)
+    residual, size = residual[rows], size[rows]
+    bound = error_bound(own, residual, size, problem.precision, limit=_LARGEST_ERROR * size)
+    return torch.zeros_like(progress.residual).index_copy(0, rows, bound)
+
+
+def _most_dense(problem: NonlinearProblem | LinearProblem) -> int:
+    """Up to how many unknowns the error is computed from the matrix."""
+    if isinstance(problem, NonlinearProblem) and problem.rowwise and isinstance(problem.function.mix, LayerMixing):
+        return _MOST_IN_LAYERS
+    return _MOST_DENSE_UNKNOWNS
+
+
+def _matrix_of(problem: NonlinearProblem | LinearProblem, w: Tensor, rows: Tensor) -> Matrix:
+    """A at the iterates of the samples `rows`. For a rowwise F, one evaluation of these samples alone."""
+    if isinstance(problem, NonlinearProblem) and problem.rowwise:
+        return evaluate_with_matrix(problem.detach().take(rows), w[rows])[1]
+    return error_equation(problem, w).linearization.matrix().take(rows)
 
 
 def _reset(problem: Problem, progress: Progress, lost: Tensor, start: State) -> None:

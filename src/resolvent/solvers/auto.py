@@ -16,30 +16,34 @@ from resolvent.solvers.picard import Picard
 from resolvent.solvers.pseudo_transient import MOST_DENSE, PseudoTransient
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
-_LAST_DENSE = (Attempt(PseudoTransient()), Attempt(Homotopy()), Attempt(LBFGS()))
+_LAST_DENSE = (Attempt(Homotopy()), *_LAST)
 # The plain fixed point, for the samples that contract quickly.
 _QUICK = Attempt(Picard(), quick=True)
 # For several layers at once: samples that contract more slowly take fewer evaluations layer by layer.
 _QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.4)
-# Beyond these steps Newton's method, or in the backward pass GMRES, is faster than Anderson's.
-_FEW_STEPS, _FEW_BACKWARD_STEPS = 20, 40
+# Where Newton's method follows: its two or three steps cost as much as about eight of the fixed point.
+_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.2)
+# Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
+_NEWTON = Attempt(Newton(), 16)
+# Beyond these steps GMRES is faster than Anderson's method in the backward pass.
+_FEW_BACKWARD_STEPS = 40
 # Up to this many unknowns a Newton step costs about as much as one of the fixed point.
 _FEW_UNKNOWNS = 2
-MOST_FOR_NEWTON = 10
-"""Up to this many unknowns Newton's method is faster than Anderson's."""
+# Up to this many unknowns Newton's method comes early: for a single layer, and for a group of layers, which share one
+# evaluation of all Jacobians.
+_MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
 
 # By the most unknowns for which they are tried.
 _PLANS: dict[float, tuple[Attempt, ...]] = {
-    _FEW_UNKNOWNS: (Attempt(Newton()), *_LAST_DENSE),
-    MOST_FOR_NEWTON: (_QUICK, Attempt(Newton()), *_LAST_DENSE),
-    DENSE_LIMIT: (_QUICK, Attempt(Anderson(), _FEW_STEPS), Attempt(Newton()), *_LAST_DENSE),
-    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), Attempt(Homotopy()), *_LAST),
+    _FEW_UNKNOWNS: (_NEWTON, *_LAST_DENSE),
+    _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
+    DENSE_LIMIT: (_QUICK, _NEWTON, *_LAST_DENSE),
+    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
     math.inf: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
 _LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (Attempt(DenseLU()),),
-    MOST_FOR_NEWTON: (_QUICK, Attempt(DenseLU())),
-    DENSE_LIMIT: (_QUICK, Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(DenseLU())),
+    DENSE_LIMIT: (_QUICK, Attempt(DenseLU())),
     math.inf: (_QUICK, Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES())),
 }
 
@@ -75,17 +79,16 @@ class Fallback(Plan):
 class Auto(Plan):
     """Picks methods by the number of unknowns n of a sample:
 
-    | n           | quick  | first    | then            | then            | then            | then  |
-    |-------------|--------|----------|-----------------|-----------------|-----------------|-------|
-    | at most 2   |        | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
-    | at most 10  | Picard | Newton   | PseudoTransient | Homotopy        | LBFGS           |       |
-    | at most 32  | Picard | Anderson | Newton          | PseudoTransient | Homotopy        | LBFGS |
-    | at most 128 | Picard | Anderson | NewtonKrylov    | Homotopy        | PseudoTransient | LBFGS |
-    | more        | Picard | Anderson | NewtonKrylov    | PseudoTransient | LBFGS           |       |
+    | n           | quick  | first    | then         | then            | then            | then  |
+    |-------------|--------|----------|--------------|-----------------|-----------------|-------|
+    | at most 2   |        | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
+    | at most 32  | Picard | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
+    | at most 128 | Picard | Anderson | NewtonKrylov | Homotopy        | PseudoTransient | LBFGS |
+    | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples whose residual every step reduces to 0.7 or less, or 0.4 beyond 1,024 unknowns. The others
-    go on to the next method, which continues from the best iterate. The choice depends only on n and on the sample, so
-    its result does not depend on the batch.
+    Picard keeps the samples whose residual every step reduces to 0.2 or less up to 16 unknowns, to 0.7 up to 1,024, and
+    to 0.4 beyond. The others go on to the next method, which continues from the best iterate. The choice depends only
+    on n and on the sample, so its result does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
@@ -97,11 +100,17 @@ class Auto(Plan):
 
 @dataclass(frozen=True)
 class AutoLinear(Plan):
-    """The backward plan of `Auto`: the Neumann series while it converges quickly, then Anderson's method, then a direct
-    solve for few unknowns and `GMRES` for many."""
+    """The backward plan of `Auto`: the Neumann series for samples that contracted in the forward solve, while it
+    converges quickly. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`.
+
+    Arguments:
+        direct: whether a direct solve follows for any number of unknowns, as for groups, whose matrix has blocks.
+    """
+
+    direct: bool = False
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return _by_size(_LINEAR_PLANS, problem)
+        return _by_size(_LINEAR_PLANS, problem) if not self.direct else _LINEAR_PLANS[DENSE_LIMIT]
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
@@ -128,15 +137,15 @@ class AutoGroup(Plan):
     @property
     def contracting(self) -> bool:
         """Whether only samples that contract quickly are solved."""
-        return self.unknowns > MOST_FOR_NEWTON
+        return self.unknowns > _MOST_IN_GROUPS
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
-            return (Attempt(Newton()),)
-        return (_QUICK_GROUP,) if self.contracting else (_QUICK, Attempt(Newton()))
+            return (_NEWTON,)
+        return (_QUICK_GROUP,) if self.contracting else (_QUICK_BEFORE_NEWTON, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:
-        return DenseLU() if self.newton_alone else AutoLinear()
+        return DenseLU() if self.newton_alone else AutoLinear(direct=not self.contracting)
 
 
 NEWTON_ALONE = AutoGroup(1)

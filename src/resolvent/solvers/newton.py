@@ -37,6 +37,7 @@ class Newton(NonlinearSolver):
 
     max_steps = 50
     monotone = True
+    has_matrix = True
     unrollable = True
 
     def linear_plan(self, problem: Problem) -> Plan:

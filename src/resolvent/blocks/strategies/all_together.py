@@ -21,7 +21,7 @@ from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.solvers.auto import MOST_FOR_NEWTON, Auto, AutoGroup
+from resolvent.solvers.auto import Auto, AutoGroup
 from resolvent.solvers.resolve import resolve_with
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _CONTRACTS = 1.0
 # The largest h F' that the tolerance of a group allows for. Beyond it states may be inaccurate; such samples are solved
 # layer by layer.
 _SLOPES = 1e3
+# States of more unknowns than this are solved in groups of at most eight layers.
+_SMALL = 10
 # A stage is accurate if its error is at most this many roundings of the states.
 _ROUNDINGS = 4.0
 
@@ -46,12 +48,11 @@ class AllTogether(Strategy):
 
     one resolvent equation for the unknowns of all layers, in which each evaluation of the field covers all layers. It
     is solved by Newton's method with a block triangular matrix if a state has one or two unknowns. If it has more, the
-    fixed-point iteration solves the samples that contract quickly; for up to ten unknowns Newton's method solves the
-    others. For theta = 1 the states are the stages; otherwise they
-    follow from the slopes at the stages, y_n = x + h (F(w_0) + ... + F(w_n)). Recovering them from the stages alone,
-    y_n = y_{n-1} + (w_n - y_{n-1}) / theta, would save that evaluation, but rounding accumulates over the layers. For
-    few unknowns an evaluation of the field costs the same for one layer and for many, so the block is several times as
-    fast.
+    fixed-point iteration solves the samples that contract quickly; for up to 24 unknowns Newton's method solves the
+    others. For theta = 1 the states are the stages; otherwise they follow from the slopes at the stages,
+    y_n = x + h (F(w_0) + ... + F(w_n)). Recovering them from the stages alone, y_n = y_{n-1} + (w_n - y_{n-1}) / theta,
+    would save that evaluation, but rounding accumulates over the layers. For few unknowns an evaluation of the field
+    costs the same for one layer and for many, so the block is several times as fast.
 
     The groups depend on the number of layers and the unknowns of a sample. A sample whose group does not converge is
     solved layer by layer, independently of the others.
@@ -116,7 +117,7 @@ class AllTogether(Strategy):
 
 def _most_layers(unknowns: int) -> int:
     """The size of the groups that were fastest on batches of 5 to 256 samples of this many unknowns."""
-    if unknowns > MOST_FOR_NEWTON:
+    if unknowns > _SMALL:
         # In longer groups the fixed point contracts too slowly.
         return max(1, min(8, 512 // unknowns))
     return (64 if unknowns <= 2 else 32) // unknowns

@@ -27,7 +27,7 @@ from resolvent.equation.stopping import StoppingRule
 from resolvent.errors import DerivativeOrderError
 from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
-from resolvent.solvers.auto import MOST_FOR_NEWTON, NEWTON_ALONE
+from resolvent.solvers.auto import NEWTON_ALONE
 from resolvent.solvers.newton import Newton
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # The step counts that are compiled; the next larger one is used, six for a group that needs five.
 _STEPS = (2, 3, 4, 6, 8)
+# For larger states compilation takes minutes, and gains little.
+_MOST_UNKNOWNS = 10
 
 BACKEND = "inductor"
 
@@ -84,7 +86,7 @@ class Compiled(Strategy):
         if not applies(pass_, x):
             yield from pass_.in_turn(range(pass_.num_steps), x)
             return
-        if math.prod(x.shape[1:]) > MOST_FOR_NEWTON:
+        if math.prod(x.shape[1:]) > _MOST_UNKNOWNS:
             self._decline(x)
             yield from map(_first_order, self._together.steps(pass_, x))
             return
@@ -132,7 +134,7 @@ class Compiled(Strategy):
             _log.warning(
                 'mode="compiled" is for states of at most %d unknowns: those of shape %s are solved as by '
                 'mode="parallel", not compiled.',
-                MOST_FOR_NEWTON,
+                _MOST_UNKNOWNS,
                 tuple(x.shape[1:]),
             )
         self._declined = True
