@@ -7,8 +7,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
-from resolvent.equation.evaluation import LastEvaluation
+from resolvent.equation.closed import Closed, Edge, LastProduct, closed_tensors, outer_edges
+from resolvent.equation.evaluation import Evaluation, LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
@@ -20,6 +22,7 @@ from resolvent.equation.norms import per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
+from resolvent.equation.solution_function import attach_solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
@@ -121,10 +124,15 @@ class AttachedAdjoint(Adjoint):
             linearization.state = solution.state if self.needs_inverse else None
             image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
-            if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
+            edges = outer_edges(linearization.evaluation.start, linearization.evaluation.end)
+            if not (problem.requires_grad or edges):
                 if not forward_mode():
                     return solution.value
                 image = problem.evaluate(w)  # For its tangent, without the graph to the point.
+            if self.order == 1 and not forward_mode():
+                found = _attach_named(problem, InverseMap(solve_at, 1), linearization.evaluation, image, edges, w)
+                if found is not None:
+                    return found
         inverse = InverseMap(solve_at, self.order)
         # Only the derivative of the defect matters, and in the first step w is constant.
         value = apply_inverse(inverse, problem.step_of(image), w, *tensors)
@@ -132,14 +140,12 @@ class AttachedAdjoint(Adjoint):
             value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
         return value
 
-    def _solve_with(
-        self, options: SolveOptions, linearization: Linearization
-    ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
-        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
+    def _solve_with(self, options: SolveOptions, linearization: Linearization) -> Callable[..., Tensor]:
+        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor], last: LastProduct | None = None) -> Tensor:
             # The backward pass counts its own work.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(options, LinearProblem(x, linearization, transposed))
+                return self.solve_linear(options, LinearProblem(x, linearization, transposed, last))
 
         return solve_at
 
@@ -161,6 +167,23 @@ class AttachedAdjoint(Adjoint):
                 return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
+
+
+def _attach_named(
+    problem: NonlinearProblem, inverse: InverseMap, evaluation: Evaluation, image: Tensor, edges: list[Edge], w: Tensor
+) -> Tensor | None:
+    """The solution w with first derivatives, if all tensors that F closes over are found by name, else None."""
+    tau = problem.tau
+    learned = isinstance(tau, Tensor) and tau.requires_grad
+    tensors = closed_tensors(edges, problem.function, *([tau] if isinstance(tau, Tensor) else []))
+    if tensors is None:
+        return None
+    if not tensors:
+        return attach_solution(inverse, w, problem.b, None, (), evaluation.like)
+    end = get_gradient_edge(changed(problem, b=problem.b.detach()).step_of(image)) if learned else evaluation.end
+    assert end is not None
+    closed = Closed(tensors, evaluation.start, end, None if learned else tau)
+    return attach_solution(inverse, w, problem.b, closed, tensors, evaluation.like)
 
 
 def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:
@@ -221,9 +244,12 @@ class ImplicitAdjoint(AttachedAdjoint):
         stopping = self.stopping or options.for_backward()
         # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
         unit = power_of_two(system.b)
-        scaled = changed(system, b=system.b / per_sample(unit, system.b))
-        solution = solve(scaled, plan, stopping, guess(scaled.b))
-        value = solution.value * per_sample(unit, solution.value)
+        each = per_sample(unit, system.b)
+        last = None if system.last is None else LastProduct(system.last.closed, each)
+        solution = solve(changed(system, b=system.b / each, last=last), plan, stopping, guess(system.b / each))
+        value = solution.value * each
+        if last is not None and (gradients := last.take(solution.value, compare=not stopping.fixed)) is not None:
+            system.last.found = value, gradients
         solution = changed(solution, value=value, residual=solution.residual * unit)
         if self.callback is not None:
             self.callback(solution)

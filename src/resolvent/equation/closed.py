@@ -1,0 +1,188 @@
+"""What F closes over, as tensors: found at the ends of the graph of one evaluation.
+
+The autograd engine needs no such list: it walks the graph of F by itself. A backward pass that knows these tensors can
+ask for their gradients along with its last product F'(w)^T u, and the engine need not walk that graph once more.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import MethodType
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from resolvent.equation.function import Function
+from resolvent.equation.torch_func import tensors_within
+
+Edge = tuple[Node, int]
+
+# How many nodes are searched to make sure that one tensor is not computed from another.
+_MOST_NODES = 200
+
+
+def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
+    """The edges by which the graph of an evaluation, between `start` and `end`, depends on anything but its start.
+
+    They lead to leaves, or to nodes that are older than the start: a node made later belongs to the evaluation.
+    """
+    if end is None:
+        return []
+    found: dict[Edge, None] = {}
+    stack: list[Edge] = [(end.node, end.output_nr)]
+    seen = {start.node}
+    begun = start.node._sequence_nr()  # type: ignore[attr-defined]
+    while stack:
+        node, number = stack.pop()
+        if node in seen:
+            continue
+        parents = node.next_functions
+        if not parents or node._sequence_nr() < begun:  # type: ignore[attr-defined]
+            found[node, number] = None
+        else:
+            seen.add(node)
+            stack += [(parent, n) for parent, n in parents if parent is not None]
+    return list(found)
+
+
+def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> list[Tensor] | None:
+    """The tensors at these edges, and the `others` that require a gradient, each once. None if a tensor is not found,
+    if one of them is computed from another, or if it has hooks, which would run twice."""
+    needed = [tensor for tensor in others if tensor.requires_grad]
+    leaves: dict[Edge, Tensor] = {edge: edge[0].variable for edge in edges if _is_leaf(edge[0])}  # type: ignore[attr-defined]
+    leaves |= {_edge(tensor): tensor for tensor in needed if tensor.is_leaf}
+    inner = {_edge(tensor): tensor for tensor in needed if not tensor.is_leaf}
+    missing = {edge for edge in edges if edge not in leaves and edge not in inner}
+    if missing:
+        for tensor in _held_by(F):
+            if tensor.grad_fn is not None and (edge := _edge(tensor)) in missing:
+                inner[edge] = tensor
+                missing.discard(edge)
+                if not missing:
+                    break
+        else:
+            return None
+    tensors = leaves | inner
+    if any(tensor._backward_hooks or (tensor.retains_grad and not tensor.is_leaf) for tensor in tensors.values()):
+        return None
+    return list(tensors.values()) if not inner or _independent(inner, tensors) else None
+
+
+def _is_leaf(node: Node) -> bool:
+    # The context of a custom function is a node, too, and may have any attribute.
+    return not node.next_functions and hasattr(node, "variable")
+
+
+def _edge(tensor: Tensor) -> Edge:
+    node, number = get_gradient_edge(tensor)[:2]
+    return node, number
+
+
+def _held_by(F: Function) -> Iterator[Tensor]:
+    """The tensors that F may use. The likely ones come first: the search through all objects it holds takes longer."""
+    yield from F.conditions
+    call = F.call
+    while isinstance(call, partial | MethodType):
+        if isinstance(call, MethodType):
+            call = call.__self__
+            continue
+        yield from (argument for argument in call.args if isinstance(argument, Tensor))
+        call = call.func
+    if isinstance(call, nn.Module):
+        for module in call.modules():
+            yield from (tensor for tensor in module._parameters.values() if tensor is not None)
+    yield from tensors_within(F)
+
+
+def _independent(inner: Iterable[Edge], all_of_them: Iterable[Edge]) -> bool:
+    """Whether no tensor is computed from another. Its gradient would contain that of the other, counted twice."""
+    ends = {node for node, _ in all_of_them}
+    stack = [node for node, _ in inner]
+    seen = set(stack)
+    while stack:
+        for parent, _ in stack.pop().next_functions:
+            if parent is None or parent in seen:
+                if parent in ends:
+                    return False
+                continue
+            if parent in ends or len(seen) > _MOST_NODES:
+                return False
+            seen.add(parent)
+            stack.append(parent)
+    return True
+
+
+class Closed:
+    """The tensors that F closes over, with the graph that leads from them to F(w).
+
+    Arguments:
+        tensors: those that require a gradient; tau is one of them if it does.
+        start: where the graph begins besides, the point w.
+        end: where it ends: at F(w), or at b + tau F(w) if tau requires a gradient.
+        tau: the factor of F(w), if the graph ends there.
+
+    Attributes:
+        known: the last result of a backward solve, with the gradients at it.
+    """
+
+    def __init__(
+        self, tensors: list[Tensor], start: GradientEdge, end: GradientEdge, tau: float | Tensor | None
+    ) -> None:
+        self.known: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
+        self._edges = tuple(get_gradient_edge(tensor) for tensor in tensors)
+        self._start, self._end, self._tau = start, end, tau
+
+    def gradients(self, u: Tensor, keep_graph: bool, create_graph: bool) -> tuple[Tensor | None, ...]:
+        """tau (dF/dgamma)^T u for each of the tensors gamma."""
+        known = self.known
+        if known is not None and known[0] is u and not create_graph:
+            return known[1]
+        return self._pull_back(u, self._edges, keep_graph, create_graph)
+
+    def with_product(self, u: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+        """tau F'(w)^T u, and the gradients, in one walk through the graph."""
+        product, *gradients = self._pull_back(u, (self._start, *self._edges))
+        return product, tuple(gradients)
+
+    def _pull_back(
+        self, u: Tensor, edges: tuple[GradientEdge, ...], keep_graph: bool = True, create_graph: bool = False
+    ) -> tuple[Tensor | None, ...]:
+        weighed = u if self._tau is None else self._tau * u
+        return torch.autograd.grad(
+            self._end, edges, weighed, retain_graph=keep_graph, create_graph=create_graph, allow_unused=True
+        )
+
+
+class LastProduct:
+    """Keeps the gradients that were computed with the last product tau F'(w)^T u of a backward solve.
+
+    The last product is at the solution, where it confirms the residual.
+
+    Arguments:
+        closed: what F closes over.
+        unit: (batch, 1, ...), what u is multiplied by for the gradients, if the system is scaled.
+
+    Attributes:
+        found: the solution, and the gradients at it, if they were computed there.
+    """
+
+    def __init__(self, closed: Closed, unit: Tensor | None = None) -> None:
+        self.closed, self.unit = closed, unit
+        self.found: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
+        self._last: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
+
+    def product(self, u: Tensor) -> Tensor:
+        """tau F'(w)^T u. Keeps the gradients."""
+        self._last = None
+        product, gradients = self.closed.with_product(u if self.unit is None else self.unit * u)
+        self._last = u, gradients
+        if product is None:
+            return torch.zeros_like(u)
+        return product if self.unit is None else product / self.unit
+
+    def take(self, u: Tensor, compare: bool) -> tuple[Tensor | None, ...] | None:
+        """The gradients if the last product was at u, else None. Without `compare`, compares addresses, not values."""
+        last, self._last = self._last, None
+        if last is None or not (last[0].data_ptr() == u.data_ptr() or (compare and torch.equal(last[0], u))):
+            return None
+        return last[1]
