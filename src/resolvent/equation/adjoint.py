@@ -18,7 +18,7 @@ from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
-from resolvent.equation.norms import per_sample, power_of_two
+from resolvent.equation.norms import length, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
@@ -242,15 +242,14 @@ class ImplicitAdjoint(AttachedAdjoint):
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
-        # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
-        unit = power_of_two(system.b)
-        each = per_sample(unit, system.b)
-        last = None if system.last is None else LastProduct(system.last.closed, each)
-        solution = solve(changed(system, b=system.b / each, last=last), plan, stopping, guess(system.b / each))
-        value = solution.value * each
-        if last is not None and (gradients := last.take(solution.value, compare=not stopping.fixed)) is not None:
-            system.last.found = value, gradients
-        solution = changed(solution, value=value, residual=solution.residual * unit)
+        scaled, unit = _in_units(system)
+        solution = solve(scaled, plan, stopping, guess(scaled.b))
+        gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
+        if unit is not None:
+            value = solution.value * per_sample(unit, solution.value)
+            solution = changed(solution, value=value, residual=solution.residual * unit)
+        if system.last is not None and gradients is not None:
+            system.last.found = solution.value, gradients
         if self.callback is not None:
             self.callback(solution)
         if options.observe is not None:
@@ -261,3 +260,17 @@ class ImplicitAdjoint(AttachedAdjoint):
         if isinstance(policy, Mask) and not solution.all_converged:
             return torch.where(per_sample(solution.converged, solution.value), solution.value, 0.0)
         return solution.value
+
+
+def _in_units(system: LinearProblem) -> tuple[LinearProblem, Tensor | None]:
+    """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
+    gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
+    moderate, which is read on the CPU alone."""
+    least = torch.finfo(system.b.dtype).tiny ** 0.25
+    size = length(system.b)
+    if system.agree((size > least) & (size < 1 / least)):
+        return system, None
+    unit = power_of_two(system.b)
+    each = per_sample(unit, system.b)
+    last = None if system.last is None else LastProduct(system.last.closed, each)
+    return changed(system, b=system.b / each, last=last), unit

@@ -7,6 +7,7 @@ ask for their gradients along with its last product F'(w)^T u, and the engine ne
 from collections.abc import Iterable, Iterator
 from functools import partial
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +32,13 @@ def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
     found: dict[Edge, None] = {}
     stack: list[Edge] = [(end.node, end.output_nr)]
     seen = {start.node}
-    begun = start.node._sequence_nr()  # type: ignore[attr-defined]
+    begun = start.node._sequence_nr()
     while stack:
         node, number = stack.pop()
         if node in seen:
             continue
         parents = node.next_functions
-        if not parents or node._sequence_nr() < begun:  # type: ignore[attr-defined]
+        if not parents or node._sequence_nr() < begun:
             found[node, number] = None
         else:
             seen.add(node)
@@ -81,7 +82,7 @@ def _edge(tensor: Tensor) -> Edge:
 def _held_by(F: Function) -> Iterator[Tensor]:
     """The tensors that F may use. The likely ones come first: the search through all objects it holds takes longer."""
     yield from F.conditions
-    call = F.call
+    call: Any = F.call
     while isinstance(call, partial | MethodType):
         if isinstance(call, MethodType):
             call = call.__self__

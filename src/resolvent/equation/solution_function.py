@@ -18,7 +18,7 @@ from resolvent.equation.closed import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, transposed_solve
 from resolvent.equation.torch_func import forward_mode, transforming
 
-_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _will_run = torch._C._will_engine_execute_node
 
 
