@@ -141,11 +141,11 @@ class AttachedAdjoint(Adjoint):
         return value
 
     def _solve_with(self, options: SolveOptions, linearization: Linearization) -> Callable[..., Tensor]:
-        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor], last: LastProduct | None = None) -> Tensor:
+        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor], closed: Closed | None = None) -> Tensor:
             # The backward pass counts its own work.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(options, LinearProblem(x, linearization, transposed, last))
+                return self.solve_linear(options, LinearProblem(x, linearization, transposed, closed))
 
         return solve_at
 
@@ -248,8 +248,8 @@ class ImplicitAdjoint(AttachedAdjoint):
         if unit is not None:
             value = solution.value * per_sample(unit, solution.value)
             solution = changed(solution, value=value, residual=solution.residual * unit)
-        if system.last is not None and gradients is not None:
-            system.last.found = solution.value, gradients
+        if system.closed is not None and gradients is not None:
+            system.closed.known = solution.value, gradients
         if self.callback is not None:
             self.callback(solution)
         if options.observe is not None:
@@ -266,11 +266,10 @@ def _in_units(system: LinearProblem) -> tuple[LinearProblem, Tensor | None]:
     """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
     gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
     moderate, which is read on the CPU alone."""
-    least = torch.finfo(system.b.dtype).tiny ** 0.25
-    size = length(system.b)
+    least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
     if system.agree((size > least) & (size < 1 / least)):
-        return system, None
+        return system if system.closed is None else changed(system, last=LastProduct(system.closed)), None
     unit = power_of_two(system.b)
     each = per_sample(unit, system.b)
-    last = None if system.last is None else LastProduct(system.last.closed, each)
+    last = None if system.closed is None else LastProduct(system.closed, each)
     return changed(system, b=system.b / each, last=last), unit

@@ -123,7 +123,7 @@ class Closed:
         tau: the factor of F(w), if the graph ends there.
 
     Attributes:
-        known: the last result of a backward solve, with the gradients at it.
+        known: the solution of the last backward solve, and the gradients there, if they came with its last product.
     """
 
     def __init__(
@@ -162,14 +162,10 @@ class LastProduct:
     Arguments:
         closed: what F closes over.
         unit: (batch, 1, ...), what u is multiplied by for the gradients, if the system is scaled.
-
-    Attributes:
-        found: the solution, and the gradients at it, if they were computed there.
     """
 
     def __init__(self, closed: Closed, unit: Tensor | None = None) -> None:
         self.closed, self.unit = closed, unit
-        self.found: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
         self._last: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
 
     def product(self, u: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.equation.closed import LastProduct
+from resolvent.equation.closed import Closed, LastProduct
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix
@@ -27,13 +27,14 @@ class LinearProblem(Problem):
         b: g, (batch, *shape).
         linearization: A at its point.
         transposed: whether the system has A^T.
-        last: computes the gradients of what F closes over with every product, and keeps the last ones; None computes
-            none.
+        closed: what F closes over, if its gradients are needed at the solution.
+        last: computes these gradients with every product, and keeps the last ones; None computes none.
     """
 
     b: Tensor
     linearization: Linearization
     transposed: bool
+    closed: Closed | None = None
     last: LastProduct | None = None
 
     linear = True

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.equation.closed import Closed, LastProduct
+from resolvent.equation.closed import Closed
 from resolvent.equation.implicit_function import InverseMap, transposed_solve
 from resolvent.equation.torch_func import forward_mode, transforming
 
@@ -73,10 +73,7 @@ class _Solution(torch.autograd.Function):
             u = transposed_solve(inverse, g, torch.stack([link.reshape(-1)[:0].sum() for link in ctx.links]).sum())
         else:
             needed = closed is not None and _will_run(ctx.links[-1].grad_fn)
-            last = LastProduct(closed) if needed else None
-            u = inverse.solve(g, True, (), last)
-            if last is not None:
-                closed.known = last.found
+            u = inverse.solve(g, True, (), closed if needed else None)
         if not _keeps_graph():
             ctx.inverse = ctx.closed = ctx.links = None
         return None, None, None, None, u, None if closed is None else u
