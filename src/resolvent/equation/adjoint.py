@@ -183,7 +183,7 @@ def _attach_named(
     end = get_gradient_edge(changed(problem, b=problem.b.detach()).step_of(image)) if learned else evaluation.end
     assert end is not None
     closed = Closed(tensors, evaluation.start, end, None if learned else tau)
-    return attach_solution(inverse, w, problem.b, closed, tensors, evaluation.like)
+    return attach_solution(inverse, w, problem.b, closed, tuple(tensors.values()), evaluation.like)
 
 
 def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:

@@ -46,13 +46,13 @@ def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
     return list(found)
 
 
-def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> list[Tensor] | None:
+def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> dict[Edge, Tensor] | None:
     """The tensors at these edges, and the `others` that require a gradient, each once. None if a tensor is not found,
     if one of them is computed from another, or if it has hooks, which would run twice."""
-    needed = [tensor for tensor in others if tensor.requires_grad]
+    needed = {_edge(tensor): tensor for tensor in others if tensor.requires_grad}
     leaves: dict[Edge, Tensor] = {edge: edge[0].variable for edge in edges if _is_leaf(edge[0])}  # type: ignore[attr-defined]
-    leaves |= {_edge(tensor): tensor for tensor in needed if tensor.is_leaf}
-    inner = {_edge(tensor): tensor for tensor in needed if not tensor.is_leaf}
+    leaves |= {edge: tensor for edge, tensor in needed.items() if tensor.is_leaf}
+    inner = {edge: tensor for edge, tensor in needed.items() if not tensor.is_leaf}
     missing = {edge for edge in edges if edge not in leaves and edge not in inner}
     if missing:
         for tensor in _held_by(F):
@@ -66,7 +66,7 @@ def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> list[
     tensors = leaves | inner
     if any(tensor._backward_hooks or (tensor.retains_grad and not tensor.is_leaf) for tensor in tensors.values()):
         return None
-    return list(tensors.values()) if not inner or _independent(inner, tensors) else None
+    return tensors if not inner or _independent(inner, tensors) else None
 
 
 def _is_leaf(node: Node) -> bool:
@@ -117,7 +117,7 @@ class Closed:
     """The tensors that F closes over, with the graph that leads from them to F(w).
 
     Arguments:
-        tensors: those that require a gradient; tau is one of them if it does.
+        tensors: those that require a gradient, by their edges; tau is one of them if it does.
         start: where the graph begins besides, the point w.
         end: where it ends: at F(w), or at b + tau F(w) if tau requires a gradient.
         tau: the factor of F(w), if the graph ends there.
@@ -127,10 +127,10 @@ class Closed:
     """
 
     def __init__(
-        self, tensors: list[Tensor], start: GradientEdge, end: GradientEdge, tau: float | Tensor | None
+        self, tensors: dict[Edge, Tensor], start: GradientEdge, end: GradientEdge, tau: float | Tensor | None
     ) -> None:
         self.known: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
-        self._edges = tuple(get_gradient_edge(tensor) for tensor in tensors)
+        self._edges = tuple(GradientEdge(*edge) for edge in tensors)
         self._start, self._end, self._tau = start, end, tau
 
     def gradients(self, u: Tensor, keep_graph: bool, create_graph: bool) -> tuple[Tensor | None, ...]:

@@ -9,7 +9,7 @@ from resolvent.equation.problem import Problem
 
 # A graph costs little to record, and a whole evaluation if it is missing: it is recorded when at most this many more
 # steps are expected. Gradients of weights cost as much as the product they come with, so they wait for the last step.
-_MARGIN, _MARGIN_IF_LINEAR = 2.2, 1.0
+_MARGIN, _MARGIN_IF_LINEAR = 2.2, 1.05
 
 
 class PredictedLast:
@@ -44,8 +44,10 @@ class PredictedLast:
             # Once recorded, graphs go on to be. Gradients that come too early are predicted anew.
             self._waits, self._next = linear, step + 1
             return self._problem
-        # The first residual beside b says little about the rate of a nonlinear problem.
-        self._next = step + 1 if left == math.inf or (step == 1 and not linear) else step + math.ceil(left - margin)
+        # Rates often improve, so the next prediction comes early. The first residual of a nonlinear problem, beside b,
+        # says little about its rate.
+        soon = left == math.inf or (step == 1 and not linear)
+        self._next = step + (1 if soon else max(1, math.floor(left - margin)))
         return self.plain
 
 
