@@ -61,6 +61,18 @@ def general(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resolvent.equation.adjoint.closed_tensors", lambda *arguments: None)
 
 
+def named(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What every later solve finds that F closes over."""
+    found, original = list[Any](), adjoint_module.closed_tensors
+
+    def watch(*arguments: Any) -> Any:
+        found.append(original(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(adjoint_module, "closed_tensors", watch)
+    return found
+
+
 @pytest.mark.parametrize("slope", [1e-6, 3e-3, 0.03, 0.13, 0.31])
 def test_the_last_product_of_a_solve_brings_the_gradients(slope: float) -> None:
     F, seen = Scaled(torch.full((20,), slope)), list[rs.Solution]()
@@ -119,6 +131,16 @@ def test_fixed_steps_take_the_gradients_with_the_last() -> None:
     rs.resolve(F, b, 1.0, adjoint=adjoint, **options).value.sum().backward()
     assert F.all.passed == seen[0].work.vjps == 6
     assert F.to_slopes.passed == 1
+
+
+def test_fixed_steps_of_other_solvers_leave_the_gradients_to_the_end() -> None:
+    """Anderson's method may go back to its best iterate, and nobody looks."""
+    F = Scaled(torch.full((20,), 0.3))
+    options: Any = {"stopping": rs.FixedSteps(5), "solver": rs.Anderson(), "on_failure": "ignore"}
+    adjoint = rs.ImplicitAdjoint(solver=rs.Anderson())
+    rs.resolve(F, torch.randn(4, 20), 1.0, adjoint=adjoint, **options).value.sum().backward()
+    assert F.to_slopes.passed == 1
+    assert F.to_state.passed == 6
 
 
 @pytest.mark.parametrize("adjoint", [OneStepAdjoint(), NeumannAdjoint(3), PhantomAdjoint(3)], ids=str)
@@ -306,19 +328,35 @@ def test_normalised_weights_of_a_block_come_with_the_last_product(mode: Any, mon
     block = rs.ThetaBlock(
         rs.Autonomous(nn.Sequential(spectral_norm(nn.Linear(40, 40)), nn.Tanh(), nn.Linear(40, 40))), 0.5, 3, mode=mode
     ).eval()
-    x, found = torch.randn(5, 40), list[Any]()
+    x, found = torch.randn(5, 40), named(monkeypatch)
 
     def gradients() -> list[Tensor]:
         return list(torch.autograd.grad(block(x).square().sum(), list(block.parameters())))
 
-    original = adjoint_module.closed_tensors
-    monkeypatch.setattr(adjoint_module, "closed_tensors", lambda *a: found.append(original(*a)) or found[-1])
     ours = gradients()
     assert found
     assert all(tensors is not None and len(tensors) == 4 for tensors in found)
     general(monkeypatch)
     for got, expected in zip(ours, gradients(), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_weights_are_found_behind_the_casts_of_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast casts a weight once for all layers, so that the cast is older than the evaluation of most."""
+    net = nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 40)).float()
+    block = rs.ThetaBlock(rs.Autonomous(net), 0.5, 3, horizon=0.5, mode="sequential")
+    x, found = torch.randn(5, 40, dtype=torch.float32), named(monkeypatch)
+
+    def gradients() -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = block(x)
+        return list(torch.autograd.grad(value.float().square().sum(), list(block.parameters())))
+
+    ours = gradients()
+    assert [tensors is not None and len(tensors) for tensors in found] == [4, 4, 4]
+    general(monkeypatch)
+    for got, expected in zip(ours, gradients(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.1, atol=0.05 * float(expected.abs().max()))
 
 
 def test_the_graph_is_freed_unless_it_is_retained() -> None:

@@ -25,7 +25,8 @@ _MOST_NODES = 200
 def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
     """The edges by which the graph of an evaluation, between `start` and `end`, depends on anything but its start.
 
-    They lead to leaves, or to nodes that are older than the start: a node made later belongs to the evaluation.
+    They lead to leaves, or to nodes that are older than the start: a node made later belongs to the evaluation. So do
+    casts of leaves, which autocast keeps for several evaluations.
     """
     if end is None:
         return []
@@ -38,7 +39,7 @@ def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
         if node in seen:
             continue
         parents = node.next_functions
-        if not parents or node._sequence_nr() < begun:
+        if not parents or (node._sequence_nr() < begun and not _casts_leaf(node)):
             found[node, number] = None
         else:
             seen.add(node)
@@ -67,6 +68,11 @@ def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> dict[
     if any(tensor._backward_hooks or (tensor.retains_grad and not tensor.is_leaf) for tensor in tensors.values()):
         return None
     return tensors if not inner or _independent(inner, tensors) else None
+
+
+def _casts_leaf(node: Node) -> bool:
+    ((parent, _), *_) = node.next_functions
+    return node.name() == "ToCopyBackward0" and parent is not None and not parent.next_functions
 
 
 def _is_leaf(node: Node) -> bool:
@@ -133,12 +139,12 @@ class Closed:
         self._edges = tuple(GradientEdge(*edge) for edge in tensors)
         self._start, self._end, self._tau = start, end, tau
 
-    def gradients(self, u: Tensor, keep_graph: bool, create_graph: bool) -> tuple[Tensor | None, ...]:
+    def gradients(self, u: Tensor, create_graph: bool) -> tuple[Tensor | None, ...]:
         """tau (dF/dgamma)^T u for each of the tensors gamma."""
         known = self.known
         if known is not None and known[0] is u and not create_graph:
             return known[1]
-        return self._pull_back(u, self._edges, keep_graph, create_graph)
+        return self._pull_back(u, self._edges, create_graph)
 
     def with_product(self, u: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
         """tau F'(w)^T u, and the gradients, in one walk through the graph."""
@@ -146,11 +152,12 @@ class Closed:
         return product, tuple(gradients)
 
     def _pull_back(
-        self, u: Tensor, edges: tuple[GradientEdge, ...], keep_graph: bool = True, create_graph: bool = False
+        self, u: Tensor, edges: tuple[GradientEdge, ...], create_graph: bool = False
     ) -> tuple[Tensor | None, ...]:
         weighed = u if self._tau is None else self._tau * u
+        # Nodes may be shared with other evaluations. The graph is freed with the last reference to it.
         return torch.autograd.grad(
-            self._end, edges, weighed, retain_graph=keep_graph, create_graph=create_graph, allow_unused=True
+            self._end, edges, weighed, retain_graph=True, create_graph=create_graph, allow_unused=True
         )
 
 

@@ -85,8 +85,7 @@ def iterate(
     near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
     limit = (stopping.limit or attempt.max_steps or solver.max_steps) - solver.at_once
-    known = limit if stopping.fixed else None
-    predicted = None if part is problem or solver.estimates else PredictedLast(problem, 2, known)
+    predicted = None if part is problem else _predicted(problem, solver, limit if stopping.fixed else None)
     for step in range(limit):
         if progress.finished:
             break
@@ -119,6 +118,13 @@ def iterate(
         verify(part if problem.linear else problem, solver, convergence, progress, start, matrix, iterate)
     _refuse_underflow(problem, stopping, progress)
     return progress, last
+
+
+def _predicted(problem: Problem, solver: Solver, known: int | None) -> PredictedLast | None:
+    """Predicts the last step of a backward solve; None if the last product of a step is not at its iterate."""
+    if solver.estimates or (known is not None and not solver.last_evaluated):
+        return None
+    return PredictedLast(problem, 2, known)
 
 
 def _may_compact(problem: Problem, w: Tensor) -> bool:

@@ -92,11 +92,11 @@ class _Closed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         _ = ctx.saved_tensors
-        u, closed, keeps = cotangents[0], ctx.closed, _keeps_graph()
+        u, closed = cotangents[0], ctx.closed
         if u is None:
             return (None,) * (2 + ctx.count)
-        gradients = closed.gradients(u, keeps, torch.is_grad_enabled())
+        gradients = closed.gradients(u, torch.is_grad_enabled())
         closed.known = None
-        if not keeps:
+        if not _keeps_graph():
             ctx.closed = None
         return None, None, *gradients
