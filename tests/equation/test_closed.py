@@ -322,6 +322,28 @@ def test_a_hook_of_a_parameter_runs_once() -> None:
     torch.testing.assert_close(module.weight.grad, 0.5 * plain)
 
 
+@pytest.mark.parametrize("kind", ["leaf", "computed", "retained"])
+def test_a_hook_that_is_registered_after_the_solve_runs_once(kind: str) -> None:
+    W, b, seen = weights(), torch.randn(3, 12), list[Tensor]()
+
+    def gradient(late: bool) -> Tensor:
+        U = W if kind == "leaf" else W.sin()
+        value = rs.resolve(lambda w: torch.tanh(w @ U), b, 0.5, stopping=TIGHT).value
+        if late and kind == "retained":
+            U.retain_grad()
+        elif late:
+            U.register_hook(lambda g: seen.append(g) or 0.5 * g)
+        (found,) = torch.autograd.grad(value.sum(), W)
+        if late and kind == "retained":
+            assert U.grad is not None
+            torch.testing.assert_close(U.grad * W.cos(), found)
+        return found
+
+    plain = gradient(late=False)
+    torch.testing.assert_close(gradient(late=True), plain if kind == "retained" else 0.5 * plain)
+    assert len(seen) == (kind != "retained")
+
+
 @pytest.mark.parametrize("mode", ["auto", "sequential"])
 def test_normalised_weights_of_a_block_come_with_the_last_product(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are computed once a pass, so that they are no leaves."""

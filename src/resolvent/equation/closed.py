@@ -5,6 +5,7 @@ ask for their gradients along with its last product F'(w)^T u, and the engine ne
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -65,9 +66,13 @@ def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> dict[
         else:
             return None
     tensors = leaves | inner
-    if any(tensor._backward_hooks or (tensor.retains_grad and not tensor.is_leaf) for tensor in tensors.values()):
+    if any(_has_hooks(tensor) for tensor in tensors.values()):
         return None
     return tensors if not inner or _independent(inner, tensors) else None
+
+
+def _has_hooks(tensor: Tensor) -> bool:
+    return bool(tensor._backward_hooks) or (tensor.retains_grad and not tensor.is_leaf)
 
 
 def _casts_leaf(node: Node) -> bool:
@@ -136,6 +141,7 @@ class Closed:
         self, tensors: dict[Edge, Tensor], start: GradientEdge, end: GradientEdge, tau: float | Tensor | None
     ) -> None:
         self.known: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
+        self._tensors = tuple(tensors.values())
         self._edges = tuple(GradientEdge(*edge) for edge in tensors)
         self._start, self._end, self._tau = start, end, tau
 
@@ -156,9 +162,33 @@ class Closed:
     ) -> tuple[Tensor | None, ...]:
         weighed = u if self._tau is None else self._tau * u
         # Nodes may be shared with other evaluations. The graph is freed with the last reference to it.
-        return torch.autograd.grad(
-            self._end, edges, weighed, retain_graph=True, create_graph=create_graph, allow_unused=True
-        )
+        with _without_hooks(self._tensors):
+            return torch.autograd.grad(
+                self._end, edges, weighed, retain_graph=True, create_graph=create_graph, allow_unused=True
+            )
+
+
+@contextmanager
+def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Keeps hooks of tensors from running: the autograd engine runs them later, on the whole gradient.
+
+    Only hooks that were registered after the solve are met here, see `closed_tensors`. For the moment they are missing
+    in all threads.
+    """
+    late = [tensor for tensor in tensors if _has_hooks(tensor)]
+    retained = [(tensor, tensor.grad) for tensor in late if not tensor.is_leaf and tensor.retains_grad]
+    hooks: list[tuple[Any, dict[int, Any]]] = [
+        (tensor._backward_hooks, dict(tensor._backward_hooks)) for tensor in late if tensor._backward_hooks
+    ]
+    try:
+        for registered, _ in hooks:
+            registered.clear()
+        yield
+    finally:
+        for registered, own in hooks:
+            registered.update(own)
+        for tensor, gradient in retained:
+            tensor.grad = gradient
 
 
 class LastProduct:
