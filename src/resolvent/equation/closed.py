@@ -142,6 +142,7 @@ class Closed:
     ) -> None:
         self.known: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
         self._tensors = tuple(tensors.values())
+        self._size = sum(tensor.numel() for tensor in self._tensors)
         self._edges = tuple(GradientEdge(*edge) for edge in tensors)
         self._start, self._end, self._tau = start, end, tau
 
@@ -150,22 +151,37 @@ class Closed:
         known = self.known
         if known is not None and known[0] is u and not create_graph:
             return known[1]
-        return self._pull_back(u, self._edges, create_graph)
+        factor = self._factor(u)
+        return _times(factor, self._pull_back(u, factor, self._edges, create_graph))
 
-    def with_product(self, u: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
-        """tau F'(w)^T u, and the gradients, in one walk through the graph."""
-        product, *gradients = self._pull_back(u, (self._start, *self._edges))
-        return product, tuple(gradients)
+    def with_product(self, g: Tensor, u: Tensor, unit: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """g + tau F'(w)^T u, and the gradients at u times its unit, in one walk through the graph."""
+        factor, scaled = self._factor(u), u if unit is None else unit * u
+        product, *found = self._pull_back(scaled, factor, (self._start, *self._edges))
+        if product is None:
+            product = torch.zeros_like(u)
+        elif unit is not None:
+            product = product / unit
+        return torch.add(g, product, alpha=factor), _times(factor, tuple(found))
+
+    def _factor(self, u: Tensor) -> float:
+        """What results are multiplied by, tau, instead of u, where that takes less memory; else 1."""
+        tau = self._tau
+        return 1.0 if tau is None or isinstance(tau, Tensor) or self._size > u.numel() else tau
 
     def _pull_back(
-        self, u: Tensor, edges: tuple[GradientEdge, ...], create_graph: bool = False
+        self, u: Tensor, factor: float, edges: tuple[GradientEdge, ...], create_graph: bool = False
     ) -> tuple[Tensor | None, ...]:
-        weighed = u if self._tau is None else self._tau * u
+        weighed = u if self._tau is None or factor == self._tau else self._tau * u
         # Nodes may be shared with other evaluations. The graph is freed with the last reference to it.
         with _without_hooks(self._tensors):
             return torch.autograd.grad(
                 self._end, edges, weighed, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
+
+
+def _times(factor: float, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    return tensors if factor == 1 else tuple(None if x is None else factor * x for x in tensors)
 
 
 @contextmanager
@@ -205,14 +221,12 @@ class LastProduct:
         self.closed, self.unit = closed, unit
         self._last: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
 
-    def product(self, u: Tensor) -> Tensor:
-        """tau F'(w)^T u. Keeps the gradients."""
+    def image(self, g: Tensor, u: Tensor) -> Tensor:
+        """g + tau F'(w)^T u. Keeps the gradients at u."""
         self._last = None
-        product, gradients = self.closed.with_product(u if self.unit is None else self.unit * u)
+        image, gradients = self.closed.with_product(g, u, self.unit)
         self._last = u, gradients
-        if product is None:
-            return torch.zeros_like(u)
-        return product if self.unit is None else product / self.unit
+        return image
 
     def take(self, u: Tensor, compare: bool) -> tuple[Tensor | None, ...] | None:
         """The gradients if the last product was at u, else None. Without `compare`, compares addresses, not values."""

@@ -75,7 +75,7 @@ class LinearProblem(Problem):
         if self.last is None:
             return self.linearization.transposed_image(g, u)
         self.work.vjps += 1
-        return g + self.last.product(u)
+        return self.last.image(g, u)
 
     def defect_by_matrix(self, w: Tensor) -> Tensor:
         """The defect by a product with the matrix, which a direct method has computed."""
