@@ -272,17 +272,18 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["float", "learned", "rows"])
+@pytest.mark.parametrize("kind", ["float", "learned", "rows", "constant rows"])
 @pytest.mark.parametrize("field", FIELDS)
 def test_gradients_equal_those_of_the_autograd_engine(
     field: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(shifted(5))
     W, x, direction = weights(), torch.randn(3, 12, requires_grad=True), torch.randn(3, 12)
-    learned = torch.tensor({"learned": 0.7, "rows": [0.2, 0.5, 0.9]}.get(kind, 0.0), requires_grad=True)
+    learned = torch.tensor(0.7 if kind in ("float", "learned") else [0.2, 0.5, 0.9], requires_grad=True)
 
     def gradients() -> tuple[Tensor | None, ...]:
         start, tau = 2 * x, 0.8 if kind == "float" else learned * 1.1
+        tau = tau.detach() if kind.startswith("constant") else tau
         value = rs.resolve(field(W, x), start, tau, stopping=TIGHT).value
         return torch.autograd.grad((direction * value.sin()).sum(), (x, W, learned), allow_unused=True)
 
@@ -415,3 +416,15 @@ def test_small_and_large_cotangents(size: float) -> None:
     expected = b.detach().sum(0) / (1 - 0.13) ** 2
     torch.testing.assert_close(F.slopes.grad / size, expected, rtol=1e-4, atol=1e-5)
     assert F.to_slopes.passed == 1
+
+
+def test_small_cotangents_of_a_field_in_half_precision() -> None:
+    """Products of unscaled cotangents would be rounded to a few digits."""
+    slopes = torch.linspace(0.2, 0.4, 20).half().requires_grad_()
+    b = torch.randn(4, 20).half().requires_grad_()
+    value = rs.resolve(lambda w: slopes * w, b, 1.0).value
+    g = torch.full((4, 20), 2.0**-18).half()
+    (gradient,) = torch.autograd.grad(value, b, g, retain_graph=True)
+    torch.testing.assert_close(gradient.double(), g.double() / (1 - slopes.detach().double()), rtol=0.03, atol=0.0)
+    both = torch.autograd.grad(value, (b, slopes), g)
+    assert torch.equal(both[0], gradient)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from resolvent.equation.closed import Closed, Edge, LastProduct, closed_tensors, outer_edges
+from resolvent.equation.closed import Edge, closed_tensors, outer_edges
 from resolvent.equation.evaluation import Evaluation, LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
+from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
@@ -265,11 +266,12 @@ class ImplicitAdjoint(AttachedAdjoint):
 def _in_units(system: LinearProblem) -> tuple[LinearProblem, Tensor | None]:
     """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
     gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
-    moderate, which is read on the CPU alone."""
+    moderate, which is read on the CPU alone. Unless F is evaluated in float16, gradients come with the last product."""
+    narrow = system.precision == torch.float16
+    closed = None if narrow else system.closed
     least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
-    if system.agree((size > least) & (size < 1 / least)):
-        return system if system.closed is None else changed(system, last=LastProduct(system.closed)), None
+    if not narrow and system.agree((size > least) & (size < 1 / least)):
+        return system if closed is None else changed(system, last=LastProduct(closed)), None
     unit = power_of_two(system.b)
     each = per_sample(unit, system.b)
-    last = None if system.closed is None else LastProduct(system.closed, each)
-    return changed(system, b=system.b / each, last=last), unit
+    return changed(system, b=system.b / each, last=None if closed is None else LastProduct(closed, each)), unit

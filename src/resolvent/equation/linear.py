@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.equation.closed import Closed, LastProduct
+from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix

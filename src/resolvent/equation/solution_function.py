@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.equation.closed import Closed
+from resolvent.equation.gradients import Closed
 from resolvent.equation.implicit_function import InverseMap, transposed_solve
 from resolvent.equation.torch_func import forward_mode, transforming
 
@@ -32,7 +32,7 @@ def attach_solution(
         value: the solution.
         b: the right-hand side.
         closed: what F closes over; None if nothing of it requires a gradient.
-        tensors: the same as tensors.
+        tensors: those of `closed`.
         like: has the shape of the value, but takes no memory.
     """
     gate = None if closed is None else _Closed.apply(closed, like, *tensors)
