@@ -7,19 +7,23 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
-from resolvent.equation.evaluation import LastEvaluation
+from resolvent.equation.closed import Edge, closed_tensors, outer_edges
+from resolvent.equation.evaluation import Evaluation, LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
+from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization, evaluate_with_matrix
 from resolvent.equation.loop import solve
-from resolvent.equation.norms import per_sample, power_of_two
+from resolvent.equation.norms import length, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
+from resolvent.equation.solution_function import attach_solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
@@ -127,10 +131,15 @@ class AttachedAdjoint(Adjoint):
             linearization.state = solution.state if self.needs_inverse else None
             image = linearization.release()
             tensors, solve_at = (), self._solve_with(options, linearization)
-            if not (problem.requires_grad or linearization.evaluation.depends_on_more()):
+            edges = outer_edges(linearization.evaluation.start, linearization.evaluation.end)
+            if not (problem.requires_grad or edges):
                 if not forward_mode():
                     return solution.value
                 image = problem.evaluate(w)  # For its tangent, without the graph to the point.
+            if self.order == 1 and not forward_mode():
+                found = _attach_named(problem, InverseMap(solve_at, 1), linearization.evaluation, image, edges, w)
+                if found is not None:
+                    return found
         inverse = InverseMap(solve_at, self.order)
         # Only the derivative of the defect matters, and in the first step w is constant.
         value = apply_inverse(inverse, problem.step_of(image), w, *tensors)
@@ -138,14 +147,12 @@ class AttachedAdjoint(Adjoint):
             value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
         return value
 
-    def _solve_with(
-        self, options: SolveOptions, linearization: Linearization
-    ) -> Callable[[Tensor, bool, Sequence[Tensor]], Tensor]:
-        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor]) -> Tensor:
+    def _solve_with(self, options: SolveOptions, linearization: Linearization) -> Callable[..., Tensor]:
+        def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor], closed: Closed | None = None) -> Tensor:
             # The backward pass counts its own work.
             linearization.work = Work()
             with torch.no_grad(), full_precision(x.device):
-                return self.solve_linear(options, LinearProblem(x, linearization, transposed))
+                return self.solve_linear(options, LinearProblem(x, linearization, transposed, closed))
 
         return solve_at
 
@@ -180,6 +187,23 @@ def _by_newton(problem: NonlinearProblem, solution: Solution) -> bool:
     """Whether Newton's method solved samples that the quick attempt did not. Then the backward pass is solved directly
     too, and one evaluation gives the matrices of all samples."""
     return problem.rowwise and solution.quick and any(solver.has_matrix for solver in solution.solvers[1:])
+
+
+def _attach_named(
+    problem: NonlinearProblem, inverse: InverseMap, evaluation: Evaluation, image: Tensor, edges: list[Edge], w: Tensor
+) -> Tensor | None:
+    """The solution w with first derivatives, if all tensors that F closes over are found by name, else None."""
+    tau = problem.tau
+    learned = isinstance(tau, Tensor) and tau.requires_grad
+    tensors = closed_tensors(edges, problem.function, *([tau] if isinstance(tau, Tensor) else []))
+    if tensors is None:
+        return None
+    if not tensors:
+        return attach_solution(inverse, w, problem.b, None, (), evaluation.like)
+    end = get_gradient_edge(changed(problem, b=problem.b.detach()).step_of(image)) if learned else evaluation.end
+    assert end is not None
+    closed = Closed(tensors, evaluation.start, end, None if learned else tau)
+    return attach_solution(inverse, w, problem.b, closed, tuple(tensors.values()), evaluation.like)
 
 
 def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:
@@ -238,12 +262,14 @@ class ImplicitAdjoint(AttachedAdjoint):
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
-        # Gradients may be so small that their squares are zero: each sample is solved for at a size of about one.
-        unit = power_of_two(system.b)
-        scaled = changed(system, b=system.b / per_sample(unit, system.b))
+        scaled, unit = _in_units(system)
         solution = solve(scaled, plan, stopping, guess(scaled.b))
-        value = solution.value * per_sample(unit, solution.value)
-        solution = changed(solution, value=value, residual=solution.residual * unit)
+        gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
+        if unit is not None:
+            value = solution.value * per_sample(unit, solution.value)
+            solution = changed(solution, value=value, residual=solution.residual * unit)
+        if system.closed is not None and gradients is not None:
+            system.closed.known = solution.value, gradients
         if self.callback is not None:
             self.callback(solution)
         if options.observe is not None:
@@ -254,3 +280,17 @@ class ImplicitAdjoint(AttachedAdjoint):
         if isinstance(policy, Mask) and not solution.all_converged:
             return torch.where(per_sample(solution.converged, solution.value), solution.value, 0.0)
         return solution.value
+
+
+def _in_units(system: LinearProblem) -> tuple[LinearProblem, Tensor | None]:
+    """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
+    gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
+    moderate, which is read on the CPU alone. Unless F is evaluated in float16, gradients come with the last product."""
+    narrow = system.precision == torch.float16
+    closed = None if narrow else system.closed
+    least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
+    if not narrow and system.agree((size > least) & (size < 1 / least)):
+        return system if closed is None else changed(system, last=LastProduct(closed)), None
+    unit = power_of_two(system.b)
+    each = per_sample(unit, system.b)
+    return changed(system, b=system.b / each, last=None if closed is None else LastProduct(closed, each)), unit

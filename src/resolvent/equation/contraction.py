@@ -5,13 +5,12 @@ a solve is then that of everything else: safeguards, histories, statuses. This l
 sample that contracts slowly, or not at all, to the next solver of the plan.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.norms import rms, select
+from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
@@ -36,11 +35,10 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     """
     checks = stopping.checks(w.device)
     convergence = Convergence(problem, attempt.solver, stopping)
-    # Graphs are recorded from the step on that is likely the last.
-    at, recorded_from = problem.without_graph(), 0
-    r, image = at.defect_and_image(w)
+    last = PredictedLast(problem)
+    r, image = last.plain.defect_and_image(w)
     norm = rms(r)
-    progress = convergence.begin(at, State(w=w, norm=norm), None, checks(0))
+    progress = convergence.begin(last.plain, State(w=w, norm=norm), None, checks(0))
     if progress.finished:
         return progress
     begun, tolerance = progress.running, convergence.strictest(progress)
@@ -49,11 +47,11 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     going = begun
     quickly = attempt.rate or (_QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY)
     all_going = False  # Whether all samples are known to continue.
+    before = progress.scale / convergence.ratio  # Beside b, the first residual hints at the rate.
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
         moved = w + problem.precondition(r) if image is None else image
         w = moved if all_going else select(going, moved, w)
-        if step == recorded_from:
-            at = problem
+        at = last.problem_at(step, before, norm, tolerance)
         r, image = at.defect_and_image(w)
         before, norm = norm, rms(r)
         if step > 1:  # `update` counts the first step.
@@ -63,16 +61,6 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
         if count == 0:
             break
         all_going = count == going.numel()
-        if step == 1 and at is not problem and norm.numel() > 0:
-            recorded_from = _last_step(before, norm, tolerance)
-    convergence.update(at, progress, State(w=w, norm=norm), begun, checks(0))
+    convergence.update(last.plain, progress, State(w=w, norm=norm), begun, checks(0))
     convergence.end(progress)
     return progress
-
-
-def _last_step(before: Tensor, norm: Tensor, tolerance: Tensor) -> int:
-    """The step after which all samples are likely to have converged, from the residuals before and after the first."""
-    first, second, asked = torch.stack([before.max(), norm.max(), tolerance.min()]).tolist()
-    if not 0 < second < first or not 0 < asked < second:
-        return 2
-    return 1 + max(1, math.floor(math.log(second / asked) / math.log(first / second)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 class Evaluation:
@@ -17,6 +17,9 @@ class Evaluation:
         w: (batch, *shape), the point.
         start: the point where the graph begins, made by `graph_start`.
         image: F there, with its graph.
+
+    Attributes:
+        start, end: the edges where the graph begins and ends; None if F(w) has no graph.
     """
 
     def __init__(self, w: Tensor, start: Tensor, image: Tensor) -> None:
@@ -24,8 +27,8 @@ class Evaluation:
         self.like = w.new_empty(()).expand(w.shape)
         self.image: Tensor | None = image
         self._point: Tensor | None = w.detach()
-        self._start = get_gradient_edge(start)
-        self._end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
+        self.start = get_gradient_edge(start)
+        self.end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
     def is_at(self, w: Tensor, compare: bool) -> bool:
         """Whether this is F at w. Compares addresses; if they differ and `compare` is true, values. Call it before
@@ -44,25 +47,11 @@ class Evaluation:
     def pull_back(self, cotangent: Tensor, create_graph: bool = False) -> Tensor:
         """The transposed Jacobian of F times a cotangent; zero where F does not depend on w."""
         product = None
-        if self._end is not None:
+        if self.end is not None:
             (product,) = torch.autograd.grad(
-                self._end, self._start, cotangent, retain_graph=True, create_graph=create_graph, allow_unused=True
+                self.end, self.start, cotangent, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
         return torch.zeros_like(self.like) if product is None else product
-
-    def depends_on_more(self) -> bool:
-        """Whether F depends on anything besides w that requires a gradient. Searches the graph for another leaf."""
-        stack: list[Node | None] = [] if self._end is None else [self._end.node]
-        seen: set[Node] = set()
-        while stack:
-            node = stack.pop()
-            if node is None or node in seen or node is self._start.node:
-                continue
-            seen.add(node)
-            if not node.next_functions:
-                return True
-            stack += [parent for parent, _ in node.next_functions]
-        return False
 
 
 class LastEvaluation:

@@ -8,7 +8,7 @@ Newton iteration in the ring of truncated Taylor series. Differentiating beyond 
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -30,7 +30,7 @@ class InverseMap:
         transposed: whether the map is A^{-T}.
     """
 
-    solve: Callable[[Tensor, bool, Sequence[Tensor]], Tensor]
+    solve: Callable[..., Tensor]
     order: int
     transposed: bool = False
 
@@ -63,14 +63,10 @@ class Inverse(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         inverse, (link, *tensors) = ctx.inverse, ctx.saved_tensors
-        recorded = torch.is_grad_enabled() or forward_mode()
-        if not (recorded or transforming()):
+        if not (torch.is_grad_enabled() or forward_mode() or transforming()):
             u = inverse.solve(cotangents[0], not inverse.transposed, tensors)
             return None, u, None, None, *(None for _ in tensors)
-        u = Inverse.apply(inverse.adjoint(), cotangents[0], None, link, *tensors)
-        if recorded:
-            u = _Sum.apply(u, _Limit.apply(link, ctx.inverse.order - 1))
-        return None, u, None, None, *(None for _ in tensors)
+        return None, transposed_solve(inverse, cotangents[0], link, *tensors), None, None, *(None for _ in tensors)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, x: Tensor, *rest: Any) -> Tensor:
@@ -88,6 +84,14 @@ def apply_inverse(inverse: InverseMap, x: Tensor, value: Tensor, *tensors: Tenso
     link = None if transforming() or forward_mode() else x[:0].sum()
     result: Tensor = Inverse.apply(inverse, x, value, link, *tensors)
     return result
+
+
+def transposed_solve(inverse: InverseMap, g: Tensor, link: Tensor, *tensors: Tensor) -> Tensor:
+    """A^{-T} g where the backward pass is itself differentiated or transformed."""
+    u: Tensor = Inverse.apply(inverse.adjoint(), g, None, link, *tensors)
+    if torch.is_grad_enabled() or forward_mode():
+        u = _Sum.apply(u, _Limit.apply(link, inverse.order - 1))
+    return u
 
 
 # torch binds the arguments to the signature at every call, which takes longer than the rest of the call. There are no

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import per_sample, rms, unpatterned
-from resolvent.equation.problem import NonlinearProblem, Problem, divided_by_linear_part
+from resolvent.equation.problem import NonlinearProblem, Problem, changed, divided_by_linear_part
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
@@ -26,11 +27,15 @@ class LinearProblem(Problem):
         b: g, (batch, *shape).
         linearization: A at its point.
         transposed: whether the system has A^T.
+        closed: what F closes over, if its gradients are needed at the solution.
+        last: computes these gradients with every product, and keeps the last ones; None computes none.
     """
 
     b: Tensor
     linearization: Linearization
     transposed: bool
+    closed: Closed | None = None
+    last: LastProduct | None = None
 
     linear = True
 
@@ -57,14 +62,24 @@ class LinearProblem(Problem):
     def take(self, rows: Tensor) -> "LinearProblem":
         raise AssertionError("all samples share the graph of one evaluation: it cannot be restricted to some.")
 
+    def without_graph(self) -> "LinearProblem":
+        return self if self.last is None else changed(self, last=None)
+
     def apply(self, v: Tensor) -> Tensor:
         """A v, or A^T v."""
         return self.linearization.transposed_product(v) if self.transposed else self.linearization.product(v)
 
     def defect(self, w: Tensor) -> Tensor:
         if self.transposed:
-            return self.linearization.transposed_defect(self.b, w)
+            return self._transposed_image(self.b - w, w)
         return self.b - self.apply(w)
+
+    def _transposed_image(self, g: Tensor, u: Tensor) -> Tensor:
+        """g + tau F'(w)^T u."""
+        if self.last is None:
+            return self.linearization.transposed_image(g, u)
+        self.work.vjps += 1
+        return self.last.image(g, u)
 
     def defect_by_matrix(self, w: Tensor) -> Tensor:
         """The defect by a product with the matrix, which a direct method has computed."""
@@ -80,7 +95,7 @@ class LinearProblem(Problem):
     def defect_and_image(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         if not self.transposed or self.linearization.problem.function.linear_part is not None:
             return self.defect(w), None
-        image = self.linearization.transposed_image(self.b, w)
+        image = self._transposed_image(self.b, w)
         return image - w, image
 
     def orient(self, preconditioner: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:

@@ -10,6 +10,7 @@ from resolvent.equation.contraction import contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select
+from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
@@ -77,13 +78,17 @@ def iterate(
     solver = attempt.solver
     convergence = Convergence(problem, solver, stopping, rtol)
     checks = stopping.checks(w.device)
-    state: Any = solver.init(problem, w) if before is None else solver.resume(problem, w, before)
-    start = state
-    progress = convergence.begin(problem, state, active, checks(0), natural)
-    part, may_compact = problem, not stopping.fixed and _may_compact(problem, solver, w)
+    # Graphs are recorded in every step, but gradients of weights computed in the last alone.
+    part = problem.without_graph() if problem.linear else problem
+    state: Any = solver.init(part, w) if before is None else solver.resume(part, w, before)
+    start, norm = state, state.norm
+    progress = convergence.begin(part, state, active, checks(0), natural)
+    may_compact = not stopping.fixed and _may_compact(problem, solver, w)
     near = w.device.type == "cpu"
     whole: list[tuple[Progress, Tensor]] = []
-    for step in range((stopping.limit or attempt.max_steps or solver.max_steps) - solver.at_once):
+    limit = (stopping.limit or attempt.max_steps or solver.max_steps) - solver.at_once
+    predicted = None if part is problem else _predicted(problem, solver, limit if stopping.fixed else None)
+    for step in range(limit):
         if progress.finished:
             break
         running = progress.running
@@ -93,7 +98,9 @@ def iterate(
                 whole.append((progress, rows))
                 part, state, progress = part.take(rows), take(state, rows), take(progress, rows)
                 running = progress.running
-        state = solver.step(part, state, running)
+        at = part if predicted is None else predicted.problem_at(step + 1, norm, state.norm, progress.earned)
+        norm = state.norm
+        state = solver.step(at, state, running)
         check = checks(step + 1)
         rare = (step + 1) % _RARELY == 0
         convergence.update(part, progress, state, running, check and (near or not rare))
@@ -110,9 +117,16 @@ def iterate(
         if solver.estimates:
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
         matrix = last.matrix if last is not None and solver.monotone else None
-        verify(problem, solver, convergence, progress, start, matrix, iterate)
+        verify(part if problem.linear else problem, solver, convergence, progress, start, matrix, iterate)
     _refuse_underflow(problem, stopping, progress)
     return progress, last
+
+
+def _predicted(problem: Problem, solver: Solver, known: int | None) -> PredictedLast | None:
+    """Predicts the last step of a backward solve; None if the last product of a step is not at its iterate."""
+    if solver.estimates or (known is not None and not solver.last_evaluated):
+        return None
+    return PredictedLast(problem, 2, known)
 
 
 def _may_compact(problem: Problem, solver: Solver, w: Tensor) -> bool:

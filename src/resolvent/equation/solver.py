@@ -87,6 +87,10 @@ class Solver(Plan):
     """Whether `init` solves a linear system directly, whatever the guess, so that the steps only refine its solution.
     It counts as a step, and the size of its result shows nothing about the system."""
 
+    last_evaluated: ClassVar[bool] = False
+    """Whether `State.w` is the very tensor at which a step has evaluated its last defect, whatever came of it. With a
+    fixed number of steps it cannot be compared with another."""
+
     learns: ClassVar[bool] = False
     """Whether `resume` uses an earlier state. The solution then keeps the last state."""
 

@@ -171,18 +171,28 @@ class ClosedOver:
 
 def modules_within(function: Any) -> list[nn.Module]:
     """The modules that a callable reaches: itself, what it closes over or is bound to, and their submodules."""
-    seen: dict[int, Any] = {}
     modules: dict[int, nn.Module] = {}
+    for thing in _things_within(function):
+        if isinstance(thing, nn.Module):
+            modules.update({id(module): module for module in thing.modules()})
+    return list(modules.values())
+
+
+def tensors_within(function: Any) -> Iterator[Tensor]:
+    """The tensors that a callable reaches, found one after the other."""
+    return (thing for thing in _things_within(function) if isinstance(thing, Tensor))
+
+
+def _things_within(function: Any) -> Iterator[Any]:
+    """Everything that a callable reaches by what it closes over or is bound to, each once."""
+    seen: dict[int, Any] = {}
     waiting = [function]
     while waiting:
         thing = waiting.pop()
-        if id(thing) in seen:
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, nn.Module):
-            modules.update({id(module): module for module in thing.modules()})
-        waiting += _held_by(thing)
-    return list(modules.values())
+        if id(thing) not in seen:
+            seen[id(thing)] = thing
+            yield thing
+            waiting += _held_by(thing)
 
 
 def _held_by(thing: Any) -> list[Any]:

@@ -30,6 +30,7 @@ class Picard(NonlinearSolver):
 
     max_steps = 500
     unrollable = True
+    last_evaluated = True
 
     damping: float = 1.0
 
@@ -58,6 +59,7 @@ class Neumann(LinearSolver):
     """
 
     max_steps = 500
+    last_evaluated = True
 
     def init(self, problem: Problem, w: Tensor) -> PicardState:
         return Picard().init(as_linear(problem, self), w)
