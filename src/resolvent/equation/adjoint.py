@@ -118,26 +118,20 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(problem.detach(), options, w)
         else:
-            detached, matrix = problem.detach(), solution.matrix
-            compare = not options.stopping.fixed
-            evaluation = None if last is None else last.take(w, compare)
-            if evaluation is None and matrix is None and last is not None and _by_newton(problem, solution):
-                with torch.no_grad():
-                    matrix = evaluate_with_matrix(problem.detach(last), w)[1]
-                evaluation = last.take(w, compare)
-            evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
-            linearization = Linearization(detached, w, matrix, evaluation)
-            linearization.contracting = _contracted(solution)
+            linearization = _linearize(problem, solution, last, compare=not options.stopping.fixed)
             linearization.state = solution.state if self.needs_inverse else None
-            image = linearization.release()
+            image, at = linearization.release(), linearization.evaluation
             tensors, solve_at = (), self._solve_with(options, linearization)
-            edges = outer_edges(linearization.evaluation.start, linearization.evaluation.end)
-            if not (problem.requires_grad or edges):
+            outer = outer_edges(at.start, at.end)
+            first = next(outer, None)
+            if first is None and not problem.requires_grad:
                 if not forward_mode():
                     return solution.value
                 image = problem.evaluate(w)  # For its tangent, without the graph to the point.
-            if self.order == 1 and not forward_mode():
-                found = _attach_named(problem, InverseMap(solve_at, 1), linearization.evaluation, image, edges, w)
+            # A direct solve makes no product that gradients could come with.
+            if self.order == 1 and not (forward_mode() or linearization.matrix_given):
+                edges = [] if first is None else [first, *outer]
+                found = _attach_named(problem, InverseMap(solve_at, 1), at, image, edges, w)
                 if found is not None:
                     return found
         inverse = InverseMap(solve_at, self.order)
@@ -174,6 +168,22 @@ class AttachedAdjoint(Adjoint):
                 return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
+
+
+def _linearize(
+    problem: NonlinearProblem, solution: Solution, last: LastEvaluation | None, compare: bool
+) -> Linearization:
+    """A at the solution. The last evaluation of the solve is used if it was there; `compare` as for its `take`."""
+    w, matrix, detached = solution.value.detach(), solution.matrix, problem.detach()
+    evaluation = None if last is None else last.take(w, compare)
+    if evaluation is None and matrix is None and last is not None and _by_newton(problem, solution):
+        with torch.no_grad():
+            matrix = evaluate_with_matrix(problem.detach(last), w)[1]
+        evaluation = last.take(w, compare)
+    evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
+    linearization = Linearization(detached, w, matrix, evaluation)
+    linearization.contracting = _contracted(solution)
+    return linearization
 
 
 def _contracted(solution: Solution) -> Tensor | None:

@@ -21,15 +21,15 @@ Edge = tuple[Node, int]
 _MOST_NODES = 200
 
 
-def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
+def outer_edges(start: GradientEdge, end: GradientEdge | None) -> Iterator[Edge]:
     """The edges by which the graph of an evaluation, between `start` and `end`, depends on anything but its start.
 
     They lead to leaves, or to nodes that are older than the start: a node made later belongs to the evaluation. So do
     casts of leaves, which autocast keeps for several evaluations.
     """
     if end is None:
-        return []
-    found: dict[Edge, None] = {}
+        return
+    found: set[Edge] = set()
     stack: list[Edge] = [(end.node, end.output_nr)]
     seen = {start.node}
     begun = start.node._sequence_nr()
@@ -39,11 +39,12 @@ def outer_edges(start: GradientEdge, end: GradientEdge | None) -> list[Edge]:
             continue
         parents = node.next_functions
         if not parents or (node._sequence_nr() < begun and not _casts_leaf(node)):
-            found[node, number] = None
+            if (node, number) not in found:
+                found.add((node, number))
+                yield node, number
         else:
             seen.add(node)
             stack += [(parent, n) for parent, n in parents if parent is not None]
-    return list(found)
 
 
 def closed_tensors(edges: Iterable[Edge], F: Function, *others: Tensor) -> dict[Edge, Tensor] | None:
