@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS, LayerColumns, apply, to_columns
 from resolvent.equation.mixing import LayerMixing, Mixing
 from resolvent.equation.norms import flat
 from resolvent.equation.torch_func import transforming
@@ -98,7 +99,8 @@ class LayerMatrix(Matrix):
 
     def product(self, v: Tensor, transposed: bool = False) -> Tensor:
         rows = v.reshape(self.blocks.shape[:3])
-        slopes = times(self.blocks.mT, self.mix(rows, True)) if transposed else self.mix(times(self.blocks, rows))
+        by = self._times
+        slopes = by(self.blocks.mT, self.mix(rows, True)) if transposed else self.mix(by(self.blocks, rows))
         tau = self.tau.squeeze(3) if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
         return (rows - tau * slopes).reshape(v.shape)
 
@@ -113,6 +115,20 @@ class LayerMatrix(Matrix):
         assert isinstance(other, LayerMatrix)
         return replace(self, blocks=torch.where(chosen[:, None, None, None], self.blocks, other.blocks))
 
+    @property
+    def _as_columns(self) -> bool:
+        batch, _, k, _ = self.blocks.shape
+        return batch >= MIN_BATCH and k <= MOST_UNKNOWNS and not transforming()
+
+    def _times(self, A: Tensor, rows: Tensor) -> Tensor:
+        if not self._as_columns:
+            return times(A, rows)
+        return apply(A.permute(2, 3, 1, 0), to_columns(rows)).permute(2, 1, 0)
+
+    @cached_property
+    def _columns(self) -> LayerColumns:
+        return LayerColumns(self.blocks, self.tau, self.mix.theta)
+
     @cached_property
     def inverses(self) -> tuple[Tensor, Tensor]:
         """The inverses of the diagonal blocks, (batch, layers, k, k), and (batch,) whether all are regular."""
@@ -121,8 +137,11 @@ class LayerMatrix(Matrix):
         return found, regular.all(1)
 
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        inverses, usable = self.inverses
         rows = r.reshape(self.blocks.shape[:3])
+        if self._as_columns:
+            by = self._columns
+            return (by.solve_transposed(rows) if transposed else by.solve(rows)).reshape(r.shape), by.regular
+        inverses, usable = self.inverses
         if transposed:
             found = self._back(inverses, rows)
         else:
