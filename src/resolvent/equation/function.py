@@ -15,18 +15,23 @@ from resolvent.equation.torch_func import outside_inference
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
 
 
-def value_has_graph(closed_form: ValueAndJacobian) -> ValueAndJacobian:
+def has_value(value: Callable[..., Tensor]) -> Callable[[ValueAndJacobian], ValueAndJacobian]:
     """Marks a `value_and_jacobian` whose value has the graph of F where autograd records: F need not be evaluated again
-    for its derivative."""
-    closed_form.has_graph = True  # type: ignore[attr-defined]
-    return closed_form
+    for its derivative. `value` computes it alone, from the same arguments."""
+
+    def mark(closed_form: ValueAndJacobian) -> ValueAndJacobian:
+        closed_form.value = value  # type: ignore[attr-defined]
+        return closed_form
+
+    return mark
 
 
-def has_graph(closed_form: ValueAndJacobian) -> bool:
-    """Whether the function is marked by `value_has_graph`. Arguments may be bound to it."""
-    while isinstance(closed_form, partial):
-        closed_form = closed_form.func
-    return getattr(closed_form, "has_graph", False)
+def value_of(closed_form: ValueAndJacobian | None) -> Callable[..., Tensor] | None:
+    """The value alone of a function marked by `has_value`, else None. Arguments may be bound to it."""
+    if isinstance(closed_form, partial):
+        value = value_of(closed_form.func)
+        return None if value is None else partial(value, *closed_form.args)
+    return getattr(closed_form, "value", None)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Function:
         linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample, or a
             `LinearPart`.
         value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
-            (batch, n, n), both without a graph unless `value_has_graph`; for functions with a Jacobian in closed form.
+            (batch, n, n), both without a graph unless `has_value`; for functions with a Jacobian in closed form.
         mix: combines the rows of a sample; None if there is one.
         split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
             (batch, n).

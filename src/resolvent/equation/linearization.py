@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import has_graph
+from resolvent.equation.function import value_of
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
+from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, changed
 from resolvent.equation.torch_func import transforming
@@ -132,10 +133,31 @@ class Linearization:
     def matrix(self) -> Matrix:
         """A of every sample."""
         if self._matrix is None:
-            like = self._point if transforming() else self.evaluation.like
-            assert like is not None
-            self._matrix = Dense(from_rows(self.transposed_product, like))
+            self._matrix = self._assembled()
         return self._matrix
+
+    def _assembled(self) -> Matrix:
+        mix = self.problem.function.mix
+        if isinstance(mix, LayerMixing) and self.problem.rowwise and not transforming():
+            only_own = mix.inverse_of_ones(self.evaluation.like)
+            if only_own is not None:
+                return coupled_matrix(mix, self._blocks(only_own), self.problem.tau)
+        like = self._point if transforming() else self.evaluation.like
+        assert like is not None
+        return Dense(from_rows(self.transposed_product, like))
+
+    def _blocks(self, only_own: Tensor) -> Tensor:
+        """The Jacobians of single rows, (batch, rows, k, k), from k products with the transposed Jacobian of all rows:
+        as the rows do not depend on each other before they are mixed, one product serves them all.
+
+        Arguments:
+            only_own: (rows,), v with M^T v = 1.
+        """
+        like = self.evaluation.like.flatten(2)
+        unit = torch.eye(like.shape[2], dtype=like.dtype, device=like.device)
+        cotangents = (only_own[:, None] * e for e in unit)
+        pulled = [self._pull_back(c.reshape(self.evaluation.like.shape[1:]).expand_as(self.evaluation.like)) for c in cotangents]
+        return torch.stack([row.flatten(2) for row in pulled], dim=2)
 
 
 def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:
@@ -152,7 +174,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     rows = w if mix is None else w.flatten(0, 1)
     if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
         problem.work.evaluations += 1
-        last = problem.last if has_graph(known) else None
+        last = problem.last if value_of(known) is not None else None
         if last is not None:
             last.forget()
         with torch.set_grad_enabled(last is not None):

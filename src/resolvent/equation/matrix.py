@@ -38,6 +38,10 @@ class Matrix(ABC):
         """The matrices of the samples `rows`."""
 
     @abstractmethod
+    def put(self, rows: Tensor, part: "Matrix") -> "Matrix":
+        """These matrices, with those of the samples `rows` replaced by `part`."""
+
+    @abstractmethod
     def where(self, chosen: Tensor, other: "Matrix") -> "Matrix":
         """The matrices of the `chosen` samples (batch,), and those of `other` for the rest."""
 
@@ -64,6 +68,9 @@ class Dense(Matrix):
 
     def take(self, rows: Tensor) -> "Dense":
         return Dense(self.entries[rows])
+
+    def put(self, rows: Tensor, part: Matrix) -> "Dense":
+        return Dense(self.entries.index_copy(0, rows, part.dense()))
 
     def where(self, chosen: Tensor, other: Matrix) -> "Dense":
         return Dense(torch.where(chosen[:, None, None], self.entries, other.dense()))
@@ -110,6 +117,10 @@ class LayerMatrix(Matrix):
     def take(self, rows: Tensor) -> Self:
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
         return replace(self, blocks=self.blocks[rows], tau=tau)
+
+    def put(self, rows: Tensor, part: Matrix) -> Self:
+        assert isinstance(part, LayerMatrix)
+        return replace(self, blocks=self.blocks.index_copy(0, rows, part.blocks))
 
     def where(self, chosen: Tensor, other: Matrix) -> Self:
         assert isinstance(other, LayerMatrix)

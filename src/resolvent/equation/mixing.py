@@ -64,5 +64,17 @@ class LayerMixing(Mixing):
         ones = torch.ones(count, count, dtype=like.dtype, device=like.device)
         return ones.tril() - (1 - self.theta) * torch.eye(count, dtype=like.dtype, device=like.device)
 
+    def inverse_of_ones(self, like: Tensor) -> Tensor | None:
+        """v with M^T v = 1, (rows,), for rows (batch, rows, *shape); None for theta below 1/2, where v grows from row to
+        row."""
+        theta = float(self.theta)
+        if theta < 0.5:
+            return None
+        v, total = [], 0.0
+        for _ in range(like.shape[1]):
+            v.append((1 - total) / theta)
+            total += v[-1]
+        return torch.tensor(v[::-1], dtype=like.dtype, device=like.device)
+
     def outside_inference(self) -> Self:
         return type(self)(outside_inference(self.theta))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound, error_equation
+from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import per_sample, rms, select, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
@@ -58,6 +59,12 @@ def _error(
 ) -> Tensor:
     """(batch,), the error that follows from the residual, for the samples `far` from the start."""
     assert isinstance(problem, NonlinearProblem | LinearProblem)
+    if matrix is None and isinstance(problem, NonlinearProblem) and _by_rows(problem):
+        rows = far.nonzero().squeeze(1)
+        w, residual = progress.value[rows], progress.residual[rows]
+        matrix = evaluate_with_matrix(problem.take(rows).without_graph(), w)[1]
+        bound = error_bound(matrix, residual, rms(w), problem.precision)
+        return torch.zeros_like(progress.residual).index_copy(0, rows, bound)
     if matrix is None:
         equation = error_equation(problem, progress.value)
         if problem.size > _MOST_DENSE_UNKNOWNS:
@@ -69,6 +76,12 @@ def _error(
     rows = far.nonzero().squeeze(1)
     bound = error_bound(matrix.take(rows), residual[rows], size[rows], problem.precision)
     return torch.zeros_like(residual).index_copy(0, rows, bound)
+
+
+def _by_rows(problem: NonlinearProblem) -> bool:
+    """Whether the matrix of some samples follows from the Jacobians of single rows, without one of the whole batch."""
+    small = problem.size <= _MOST_DENSE_UNKNOWNS and problem.function.mix is not None
+    return small and problem.rowwise and not (transforming() or torch.is_grad_enabled())
 
 
 def _reset(problem: Problem, progress: Progress, lost: Tensor, start: State) -> None:

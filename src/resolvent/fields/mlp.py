@@ -1,17 +1,14 @@
-"""The multilayer perceptron as a vector field, and the Jacobian of chains of layers in closed form."""
+"""The multilayer perceptron as a vector field."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
-from resolvent.equation.function import ValueAndJacobian, value_has_graph
-from resolvent.fields.activations import Derivative, derivative_of, nonexpansive, slopes_of
+from resolvent.fields.activations import nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.columns import in_columns
+from resolvent.fields.chain import closed_form, is_link
 from resolvent.fields.weights import initialise, share_bound
 from resolvent.spectral import Disc, norm_bound
 
@@ -85,75 +82,3 @@ class MLP(Field):
     def disc(self) -> Disc:
         steepness = slopes_of(self.activation).lipschitz ** (len(self.layers) - 1)
         return Disc(0.0, steepness * math.prod(norm_bound(layer).value for layer in self.layers))
-
-
-def chain_of(module: object) -> list[nn.Module] | None:
-    """The layers of a plain, possibly nested `nn.Sequential` of `nn.Linear` and known activations; else None."""
-    if type(module) is nn.Sequential and not has_hooks(module):
-        parts = [chain_of(child) for child in module]
-        return None if None in parts or not parts else [layer for part in parts if part for layer in part]
-    return [module] if isinstance(module, nn.Module) and is_link(module) else None
-
-
-def is_link(layer: nn.Module) -> bool:
-    """Whether the layer may be part of a chain. Its weight may be parametrized."""
-    if isinstance(layer, torch.jit.ScriptModule) or has_hooks(layer):
-        return False
-    return type(layer).forward is nn.Linear.forward or derivative_of(layer) is not None
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module does more than its `forward`."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
-def closed_form(layers: Sequence[nn.Module]) -> ValueAndJacobian:
-    """`value_and_jacobian` of a chain, as a function of time and state."""
-    return partial(value_and_jacobian, [(layer, derivative_of(layer)) for layer in layers])
-
-
-@value_has_graph
-def value_and_jacobian(
-    links: Sequence[tuple[nn.Module, Derivative | None]], t: object, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The output of a chain for y, (batch, n), and the Jacobian, (batch, m, n), without a graph. The time t is ignored.
-
-    It is forward mode by hand, with the tangents of all n directions at once, in far fewer calls than autograd. Samples
-    are columns: a weight then multiplies all tangents from the left, without a copy. Activations get transposed views:
-    for GELU on a CPU, torch takes several times as long if tensors are contiguous.
-
-    Arguments:
-        links: the layers, and the derivatives of those that are activations.
-    """
-    if torch.compiler.is_dynamo_compiling() and not torch.is_grad_enabled():
-        return in_columns([layer for layer, _ in links], y)
-    batch, n = y.shape
-    columns, points = y.t(), []
-    for layer, _ in links:
-        if isinstance(layer, nn.Linear):
-            weight, bias = layer.weight, layer.bias
-            columns = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
-        else:
-            x = columns.t()
-            value = layer(x)
-            points.append((x, value))
-            columns = value.t()
-    with torch.no_grad():
-        product: Tensor | None = None  # (width, n, 1); (width, n, batch) after the first activation.
-        remaining = iter(points)
-        for layer, derivative in links:
-            if isinstance(layer, nn.Linear):
-                weight = layer.weight
-                product = (
-                    weight.unsqueeze(2)
-                    if product is None
-                    else (weight @ product.flatten(1)).view(-1, *product.shape[1:])
-                )
-                continue
-            assert derivative is not None
-            slopes = derivative(layer, *next(remaining)).t().unsqueeze(1)
-            if product is None:
-                product = torch.eye(n, dtype=y.dtype, device=y.device).unsqueeze(2)
-            product = product * slopes
-    assert product is not None
-    return columns.t(), product.permute(2, 0, 1).expand(batch, -1, -1)

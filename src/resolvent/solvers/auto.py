@@ -14,6 +14,7 @@ from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Picard
 from resolvent.solvers.pseudo_transient import MOST_DENSE, PseudoTransient
+from resolvent.solvers.simplified_newton import SimplifiedNewton
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(PseudoTransient()), Attempt(Homotopy()), Attempt(LBFGS()))
@@ -132,7 +133,7 @@ class AutoGroup(Plan):
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
-            return (Attempt(Newton()),)
+            return (Attempt(SimplifiedNewton()),)
         return (_QUICK_GROUP,) if self.contracting else (_QUICK, Attempt(Newton()))
 
     def linear_plan(self, problem: Problem) -> Plan:

@@ -14,6 +14,7 @@ from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, KeptRows
+from resolvent.equation.parts import in_parts
 from resolvent.equation.mixing import LayerMixing, MatrixMixing
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
@@ -164,7 +165,7 @@ def _solve(
     # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
     kept = None if _are_stages(theta) else KeptRows()
-    F = dataclasses.replace(field.together(times, LayerMixing(theta), x), kept=kept)
+    F = dataclasses.replace(in_parts(field.together(times, LayerMixing(theta), x), x), kept=kept)
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
     options = first.options.tightened(group_amplification(theta, count, plan.contracting), b)
@@ -249,11 +250,14 @@ def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Ten
     stages = starts + theta * (ends - starts)
     size = torch.maximum(_largest(starts), _largest(ends))
     kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
-    if bool(kept.all()):
+    rows = (~kept).nonzero().squeeze(1)
+    if len(rows) == 0:
         return kept
-    slopes = F.single_rows(stages.flatten(0, 1)).reshape(stages.shape)
-    defect = _largest(ends - starts - pass_.h * slopes)
-    return kept | (defect <= stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size)
+    stages = stages[rows]
+    slopes = F.take(rows).single_rows(stages.flatten(0, 1)).reshape(stages.shape)
+    defect = _largest(ends[rows] - starts[rows] - pass_.h * slopes)
+    within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
+    return kept.index_copy(0, rows, defect <= within)
 
 
 def _largest(rows: Tensor) -> Tensor:

@@ -1,0 +1,40 @@
+"""Evaluations of large batches in parts that stay in the cache of a processor core."""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.function import Function, value_of
+
+# The rows of one part. Smaller parts take longer to call than they save.
+_ROWS = 4096
+
+
+def in_parts(F: Function, like: Tensor) -> Function:
+    """The same function, evaluated in parts if the batch is large; needs `rowwise`.
+
+    An elementwise operation on a large batch waits for memory, and so does its derivative. In parts, a batch goes
+    through all of F before the next part begins, and the backward pass goes through the parts in turn, so that what it
+    stores besides the graph is that of one part. On other devices than the CPU the whole batch is faster.
+
+    Arguments:
+        F: its conditions have one row per sample.
+        like: (batch, *shape), of the device and the shape that F is called with.
+    """
+    if like.device.type != "cpu":
+        return F
+    value = value_of(F.value_and_jacobian)
+    # A closed form divides the batch itself, as it knows what it stores.
+    return dataclasses.replace(F, call=_divided(F.call) if value is None or like.dim() != 2 else value)
+
+
+def _divided(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def divided(w: Tensor, *conditions: Tensor) -> Tensor:
+        if len(w) < 2 * _ROWS:
+            return call(w, *conditions)
+        parts = zip(*(x.split(_ROWS) for x in (w, *conditions)), strict=True)
+        return torch.cat([call(*part) for part in parts])
+
+    return divided
