@@ -55,6 +55,8 @@ class Function:
         split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
             (batch, n).
         kept: remembers the images of the rows in the last evaluation, if there is a mix.
+        by_rows: whether `call` gets the first rows of all samples before the second ones, if there is a mix. With
+            samples as columns (see `resolvent.equation.mixing`) nothing is then copied.
     """
 
     call: Callable[..., Tensor]
@@ -65,17 +67,27 @@ class Function:
     mix: Mixing | None = None
     split: Callable[..., tuple[Tensor, Tensor]] | None = None
     kept: "KeptRows | None" = None
+    by_rows: bool = False
 
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
-        images = self.call(w.flatten(0, 1), *(condition.flatten(0, 1) for condition in self.conditions))
-        return self.combine(w, images)
+        return self.combine(w, self.call(*(self.flatten(x) for x in (w, *self.conditions))))
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """The rows of all samples, (batch, rows, ...) to (batch * rows, ...), in the order that `call` gets them."""
+        return (x.transpose(0, 1) if self.by_rows else x).flatten(0, 1)
+
+    def unflatten(self, x: Tensor, batch: int) -> Tensor:
+        """The inverse of `flatten`."""
+        if self.by_rows:
+            return x.reshape(-1, batch, *x.shape[1:]).transpose(0, 1)
+        return x.reshape(batch, -1, *x.shape[1:])
 
     def combine(self, w: Tensor, images: Tensor) -> Tensor:
         """F(w) from the images f(w_j) of all rows, (batch * rows, *shape)."""
         assert self.mix is not None
-        rows = images.reshape(w.shape)
+        rows = self.unflatten(images, len(w))
         if self.kept is not None:
             self.kept.keep(w, rows)
         return self.mix(rows)
@@ -85,7 +97,7 @@ class Function:
         """f on (batch * rows, *shape); the function itself if there is no mix."""
         if self.mix is None:
             return self
-        return replace(self, conditions=tuple(c.flatten(0, 1) for c in self.conditions), mix=None)
+        return replace(self, conditions=tuple(self.flatten(c) for c in self.conditions), mix=None)
 
     def with_mix(self, mix: Mixing) -> "Function":
         """The same f with another mix."""

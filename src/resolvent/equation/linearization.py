@@ -171,7 +171,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         return _in_general(problem, w)
     F, single = problem.function, problem.function.single_rows
     mix, known = F.mix, single.value_and_jacobian
-    rows = w if mix is None else w.flatten(0, 1)
+    rows = w if mix is None else F.flatten(w)
     if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
         problem.work.evaluations += 1
         last = problem.last if value_of(known) is not None else None
@@ -179,7 +179,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             last.forget()
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
-            image, jacobian = known(start if mix is None else start.flatten(0, 1), *single.conditions)
+            image, jacobian = known(start if mix is None else F.flatten(start), *single.conditions)
             image = image if mix is None else F.combine(w, image)
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
@@ -194,7 +194,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         image = image if mix is None else F.combine(w, image)
     if mix is None:
         return image, _dense(problem, jacobian)
-    return image, coupled_matrix(mix, jacobian.reshape(*w.shape[:2], *jacobian.shape[1:]), problem.tau)
+    return image, coupled_matrix(mix, F.unflatten(jacobian, len(w)), problem.tau)
 
 
 def _in_general(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS, LayerColumns, apply, to_columns
 from resolvent.equation.mixing import LayerMixing, Mixing
-from resolvent.equation.norms import flat
+from resolvent.equation.norms import flat, put, take
 from resolvent.equation.torch_func import transforming
 
 
@@ -116,11 +116,11 @@ class LayerMatrix(Matrix):
 
     def take(self, rows: Tensor) -> Self:
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
-        return replace(self, blocks=self.blocks[rows], tau=tau)
+        return replace(self, blocks=take(self.blocks, rows), tau=tau)
 
     def put(self, rows: Tensor, part: Matrix) -> Self:
         assert isinstance(part, LayerMatrix)
-        return replace(self, blocks=self.blocks.index_copy(0, rows, part.blocks))
+        return replace(self, blocks=put(self.blocks, rows, part.blocks))
 
     def where(self, chosen: Tensor, other: Matrix) -> Self:
         assert isinstance(other, LayerMatrix)

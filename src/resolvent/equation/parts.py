@@ -1,6 +1,5 @@
 """Evaluations of large batches in parts that stay in the cache of a processor core."""
 
-import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -12,22 +11,22 @@ from resolvent.equation.function import Function, value_of
 _ROWS = 4096
 
 
-def in_parts(F: Function, like: Tensor) -> Function:
-    """The same function, evaluated in parts if the batch is large; needs `rowwise`.
+def in_parts(F: Function, like: Tensor) -> Callable[..., Tensor]:
+    """`F.call`, evaluated in parts if the batch is large; needs `rowwise`.
 
     An elementwise operation on a large batch waits for memory, and so does its derivative. In parts, a batch goes
     through all of F before the next part begins, and the backward pass goes through the parts in turn, so that what it
     stores besides the graph is that of one part. On other devices than the CPU the whole batch is faster.
 
     Arguments:
-        F: its conditions have one row per sample.
+        F: the function.
         like: (batch, *shape), of the device and the shape that F is called with.
     """
-    if like.device.type != "cpu":
-        return F
-    value = value_of(F.value_and_jacobian)
+    if not like.is_cpu:
+        return F.call
+    value = value_of(F.value_and_jacobian) if like.dim() == 2 else None
     # A closed form divides the batch itself, as it knows what it stores.
-    return dataclasses.replace(F, call=_divided(F.call) if value is None or like.dim() != 2 else value)
+    return _divided(F.call) if value is None else value
 
 
 def _divided(call: Callable[..., Tensor]) -> Callable[..., Tensor]:

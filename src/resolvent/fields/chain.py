@@ -49,7 +49,8 @@ def chain_value(links: Links, t: object, y: Tensor) -> Tensor:
     Samples are columns, as in `value_and_jacobian`: products with narrow weights take a fraction of the time. A large
     batch goes through the whole chain in parts that stay in the cache, and so does its backward pass.
     """
-    return _joined([_forward(links, part)[0] for part in _parts(links, y)], 1).t()
+    parts = [_forward(links, part)[0] for part in _parts(links, y)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).t()
 
 
 @has_value(chain_value)
@@ -63,9 +64,12 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
     if torch.compiler.is_dynamo_compiling() and not torch.is_grad_enabled():
         return in_columns([layer for layer, _ in links], y)
     parts = _parts(links, y)
+    if len(parts) == 1:
+        columns, tangents = _with_tangents(links, y)
+        return columns.t(), tangents.permute(2, 0, 1).expand(len(y), -1, -1)
     found = [_with_tangents(links, part) for part in parts]
-    value = _joined([columns for columns, _ in found], 1)
-    jacobian = _joined([t.expand(-1, -1, len(part)) for part, (_, t) in zip(parts, found, strict=True)], 2)
+    value = torch.cat([columns for columns, _ in found], dim=1)
+    jacobian = torch.cat([t.expand(-1, -1, len(part)) for part, (_, t) in zip(parts, found, strict=True)], dim=2)
     return value.t(), jacobian.permute(2, 0, 1)
 
 
@@ -77,10 +81,6 @@ def _parts(links: Links, y: Tensor) -> Sequence[Tensor]:
     most = max(_MIN_ROWS, _CACHED // (width * y.shape[1] * y.element_size()))
     # Parts of equal size, so that the last is not a small one.
     return y.split(-(-len(y) // -(-len(y) // most)))
-
-
-def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def _forward(links: Links, y: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

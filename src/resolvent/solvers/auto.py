@@ -117,9 +117,15 @@ class AutoGroup(Plan):
 
     Arguments:
         unknowns: of one layer.
+        rtol: the relative tolerance of the group; see `SimplifiedNewton`.
     """
 
     unknowns: int
+    rtol: float = 0.0
+
+    def to_tolerance(self, rtol: float) -> "AutoGroup":
+        """The same plan for this tolerance."""
+        return AutoGroup(self.unknowns, rtol)
 
     @property
     def newton_alone(self) -> bool:
@@ -133,7 +139,7 @@ class AutoGroup(Plan):
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
-            return (Attempt(SimplifiedNewton()),)
+            return (Attempt(SimplifiedNewton(self.rtol)),)
         return (_QUICK_GROUP,) if self.contracting else (_QUICK, Attempt(Newton()))
 
     def linear_plan(self, problem: Problem) -> Plan:

@@ -1,5 +1,6 @@
 """Simplified Newton's method, for several layers as one equation."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,43 +8,54 @@ from torch import Tensor
 
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
-from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.norms import per_sample, rms, take
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solver import Plan, State
 from resolvent.solvers.linear import DenseLU
 from resolvent.solvers.newton import SUFFICIENT
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# The matrix of a sample is renewed if a step does not reduce its residual to this fraction.
-_SLOW = 0.1
+# Up to this many rows a Jacobian in closed form takes hardly longer than the value, and saves one in the backward pass.
+_FEW_ROWS = 2048
+
+# A step with an old matrix must be expected to leave at most this fraction of the tolerance.
+_CAUTION = 0.1
 
 
 @dataclass(kw_only=True)
 class HeldState(State):
-    """The state of `SimplifiedNewton`. `State.matrix` stays empty: the held matrix is not that of the solution.
+    """The state of `SimplifiedNewton`. `State.matrix` is that of `w`, where it costs nothing.
 
     Attributes:
         r: the defect.
         held: I - tau F' at an earlier iterate.
+        target: (batch,), the residual that a step with an old matrix must be expected to reach.
         renew: mask (batch,) of samples whose matrix has to be renewed before their next step; None if there are none.
-        fresh: mask (batch,) of samples whose matrix is that of `w`.
+        fresh: mask (batch,) of samples whose held matrix is that of `w`, or whether all are.
         length: the step lengths, (batch,); None if all are one.
     """
 
     r: Tensor
     held: Matrix
+    target: Tensor
     renew: Tensor | None = None
-    fresh: Tensor
+    fresh: Tensor | bool = False
     length: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class SimplifiedNewton(NonlinearSolver):
-    """Newton's method that keeps the matrix of the first guess as long as every step reduces the residual to a tenth.
+    """Newton's method that renews the matrix of a sample only if another step with the old one would not be enough.
 
-    From a good guess it takes as many steps as Newton's method, or one more, but evaluates a Jacobian once and not in
-    each step. The matrices of slow samples are renewed, those of the others are not. Steps are damped as in `Newton`.
+    A step with an old matrix reduces the residual by about the same factor as the step before it. Where this reaches
+    the tolerance, the old matrix serves as well as a new one. From a good guess a sample thus takes as many steps as
+    with Newton's method, but one or two Jacobians. Steps are damped as in `Newton`.
+
+    Arguments:
+        rtol: the tolerance relative to the size of the first guess. Zero renews the matrix in every step.
     """
+
+    rtol: float = 0.0
 
     max_steps = 50
     monotone = True
@@ -55,46 +67,75 @@ class SimplifiedNewton(NonlinearSolver):
         # The guess is hardly ever the solution, so the graph of its evaluation is not kept.
         image, matrix = evaluate_with_matrix(problem.without_graph(), w)
         r = problem.step_of(image) - w
-        norm = rms(r)
-        return HeldState(w=w, norm=norm, r=r, held=matrix, fresh=torch.ones_like(norm, dtype=torch.bool))
+        target = (_CAUTION * self.rtol) * rms(w)
+        return HeldState(w=w, norm=rms(r), matrix=matrix, r=r, held=matrix, target=target, fresh=True)
 
     def step(self, problem: NonlinearProblem, state: HeldState, running: Tensor) -> HeldState:
         state = _renewed(problem, state, running)
         direction, usable = state.held.solve(state.r)
-        length = state.length
         sufficient: float | Tensor = 1 - SUFFICIENT
-        if length is not None:
-            direction, sufficient = per_sample(length, direction) * direction, 1 - SUFFICIENT * length
+        if state.length is not None:
+            direction = per_sample(state.length, direction) * direction
+            sufficient = 1 - SUFFICIENT * state.length
         trial, movable = state.w + direction, running & usable
         if not problem.agree(movable):
             trial = torch.where(per_sample(movable, trial), trial, state.w)
-        r = problem.step_of(problem.evaluate(trial)) - trial
+        image, matrix = _evaluate(problem, trial)
+        r = problem.step_of(image) - trial
         norm = rms(r)
-        quick = norm < _SLOW * state.norm
-        if problem.agree(quick):
-            return HeldState(w=trial, norm=norm, r=r, held=state.held, fresh=torch.zeros_like(quick))
         lower = norm < sufficient * state.norm
-        move = per_sample(lower, trial)
-        fresh = state.fresh & ~lower
-        # A sample that did not move with its own matrix takes a shorter step; with an older one, a new matrix.
-        one = torch.ones_like(norm) if length is None else length
-        return HeldState(
-            w=torch.where(move, trial, state.w),
-            norm=torch.where(lower, norm, state.norm),
-            broken=~usable & state.fresh,
-            r=torch.where(move, r, state.r),
-            held=state.held,
-            renew=~(quick | fresh),
-            fresh=fresh,
-            length=torch.where(fresh, 0.5 * one, one.masked_fill(lower, 1.0)),
-        )
+        # The residual after another step is about norm (norm / state.norm).
+        enough = norm * norm <= state.target * state.norm
+        moved = HeldState(w=trial, norm=norm, matrix=matrix, r=r, held=state.held, target=state.target)
+        if problem.agree(lower):
+            if problem.agree(enough):
+                return moved
+            if matrix is not None and problem.agree(~enough):
+                moved.held, moved.fresh = matrix, True
+                return moved
+        return _chosen(moved, state, lower, lower & enough, usable)
+
+
+def _evaluate(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix | None]:
+    """F(w), and the matrix where it costs little."""
+    few = not w.is_cpu or math.prod(w.shape[:2]) <= _FEW_ROWS
+    if few and problem.function.value_and_jacobian is not None:
+        return evaluate_with_matrix(problem, w)
+    return problem.evaluate(w), None
+
+
+def _chosen(moved: HeldState, state: HeldState, lower: Tensor, enough: Tensor, usable: Tensor) -> HeldState:
+    """The state after the step for the samples whose residual is `lower`, and the one before it for the others.
+
+    A sample that did not move with its own matrix takes a shorter step, one that did not move with an older matrix
+    takes its own. `enough` says where the old matrix still serves.
+    """
+    move = per_sample(lower, moved.w)
+    stuck = ~lower & state.fresh
+    length = torch.ones_like(moved.norm) if state.length is None else state.length
+    both = moved.matrix is not None and state.matrix is not None
+    return HeldState(
+        w=torch.where(move, moved.w, state.w),
+        norm=torch.where(lower, moved.norm, state.norm),
+        broken=~usable,
+        matrix=moved.matrix.where(lower, state.matrix) if both else None,  # type: ignore[union-attr, arg-type]
+        r=torch.where(move, moved.r, state.r),
+        held=state.held,
+        target=state.target,
+        renew=~(enough | stuck),
+        fresh=stuck,
+        length=torch.where(stuck, 0.5 * length, length.masked_fill(lower, 1.0)),
+    )
 
 
 def _renewed(problem: NonlinearProblem, state: HeldState, running: Tensor) -> HeldState:
-    """The state with the matrices of the samples renewed that need it and are still running."""
+    """The state with new matrices for the samples that need one and are still running."""
     if state.renew is None:
         return state
     wanted = state.renew & running
+    fresh = wanted | state.fresh
+    if state.matrix is not None:
+        return replace(state, held=state.matrix.where(wanted, state.held), renew=None, fresh=fresh)
     rows = wanted.nonzero().squeeze(1)
     if len(rows) == 0:
         return state
@@ -102,5 +143,5 @@ def _renewed(problem: NonlinearProblem, state: HeldState, running: Tensor) -> He
     if len(rows) == len(wanted):
         held = evaluate_with_matrix(at, state.w)[1]
     else:
-        held = state.held.put(rows, evaluate_with_matrix(at.take(rows), state.w[rows])[1])
-    return replace(state, held=held, renew=None, fresh=state.fresh | wanted)
+        held = state.held.put(rows, evaluate_with_matrix(at.take(rows), take(state.w, rows))[1])
+    return replace(state, held=held, renew=None, fresh=fresh)
