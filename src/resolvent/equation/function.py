@@ -103,7 +103,7 @@ class Function:
         """The same f with another mix."""
         return replace(self, mix=mix)
 
-    def take(self, rows: Tensor) -> "Function":
+    def take(self, rows: Tensor | slice) -> "Function":
         """The same for the samples `rows` only; needs `rowwise`."""
         return replace(self, conditions=tuple(c[rows] for c in self.conditions))
 

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import value_of
+from resolvent.equation.function import Function, value_of
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
 from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
+from resolvent.equation.parts import ROWS
 from resolvent.equation.problem import NonlinearProblem, changed
+from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
 if TYPE_CHECKING:
@@ -183,18 +185,31 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             image = image if mix is None else F.combine(w, image)
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
-        batch, size = rows.shape[0], rows.shape[1:].numel()
-        stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
-        with torch.enable_grad():
-            images = problem.call(stacked, single.repeat(size))
-        problem.work.vjps += 1
-        selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
-        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
-        image, jacobian = images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
+        image, jacobian = _by_stacking(problem, single, rows)
         image = image if mix is None else F.combine(w, image)
     if mix is None:
         return image, _dense(problem, jacobian)
     return image, coupled_matrix(mix, F.unflatten(jacobian, len(w)), problem.tau)
+
+
+def _by_stacking(problem: NonlinearProblem, F: Function, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """F and its Jacobian, from one backward pass of the rows stacked as often as they have entries."""
+    if rows.is_cpu and len(rows) >= 2 * ROWS:
+        # In parts, which bounds the memory of the graph. They count once.
+        apart = changed(problem, work=Work())
+        parts = [slice(start, start + ROWS) for start in range(0, len(rows), ROWS)]
+        images, jacobians = zip(*(_by_stacking(apart, F.take(part), rows[part]) for part in parts), strict=True)
+        problem.work.evaluations += 1
+        problem.work.vjps += 1
+        return torch.cat(images), torch.cat(jacobians)
+    batch, size = rows.shape[0], rows.shape[1:].numel()
+    stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+    with torch.enable_grad():
+        images = problem.call(stacked, F.repeat(size))
+    problem.work.vjps += 1
+    selected = torch.eye(size, dtype=rows.dtype, device=rows.device).repeat_interleave(batch, 0)
+    pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+    return images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
 
 
 def _in_general(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:

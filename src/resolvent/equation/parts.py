@@ -7,8 +7,8 @@ from torch import Tensor
 
 from resolvent.equation.function import Function, value_of
 
-# The rows of one part. Smaller parts take longer to call than they save.
-_ROWS = 4096
+ROWS = 4096
+"""The rows of one part. Smaller parts take longer to call than they save."""
 
 
 def in_parts(F: Function, like: Tensor) -> Callable[..., Tensor]:
@@ -31,9 +31,9 @@ def in_parts(F: Function, like: Tensor) -> Callable[..., Tensor]:
 
 def _divided(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def divided(w: Tensor, *conditions: Tensor) -> Tensor:
-        if len(w) < 2 * _ROWS:
+        if len(w) < 2 * ROWS:
             return call(w, *conditions)
-        parts = zip(*(x.split(_ROWS) for x in (w, *conditions)), strict=True)
+        parts = zip(*(x.split(ROWS) for x in (w, *conditions)), strict=True)
         return torch.cat([call(*part) for part in parts])
 
     return divided

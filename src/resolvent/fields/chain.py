@@ -1,6 +1,6 @@
 """Chains of layers: their value, and their Jacobian in closed form."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -49,7 +49,7 @@ def chain_value(links: Links, t: object, y: Tensor) -> Tensor:
     Samples are columns, as in `value_and_jacobian`: products with narrow weights take a fraction of the time. A large
     batch goes through the whole chain in parts that stay in the cache, and so does its backward pass.
     """
-    parts = [_forward(links, part)[0] for part in _parts(links, y)]
+    parts = [_value(links, part) for part in _parts(links, y)]
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).t()
 
 
@@ -74,38 +74,45 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
 
 
 def _parts(links: Links, y: Tensor) -> Sequence[Tensor]:
-    """Parts of a large batch on the CPU. How a batch is divided changes the result of a sample by no more than rounding."""
-    if len(y) <= _MIN_ROWS or y.device.type != "cpu":
+    """Parts of a large batch on the CPU. They change the result of a sample by no more than rounding."""
+    if len(y) <= _MIN_ROWS or not y.is_cpu:
         return (y,)
     width = max((layer.weight.shape[0] for layer, _ in links if isinstance(layer, nn.Linear)), default=1)
-    most = max(_MIN_ROWS, _CACHED // (width * y.shape[1] * y.element_size()))
-    # Parts of equal size, so that the last is not a small one.
-    return y.split(-(-len(y) // -(-len(y) // most)))
+    most = _CACHED // (width * y.shape[1] * y.element_size())
+    if not torch.is_grad_enabled():
+        # Without a graph, more parts need less memory.
+        most = min(most, -(-len(y) // 4))
+    count = -(-len(y) // max(_MIN_ROWS, most))
+    return y.split(-(-len(y) // count))
 
 
-def _forward(links: Links, y: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """The output for y in columns, and the arguments and values of all activations, (batch, width)."""
-    columns, points = y.t(), []
-    for layer, _ in links:
+def _forward(links: Links, y: Tensor) -> Iterator[tuple[nn.Module, Derivative | None, Tensor, Tensor]]:
+    """Goes through the layers: each with its derivative, its argument and its value, in columns, (width, batch)."""
+    columns = y.t()
+    for layer, derivative in links:
+        argument = columns
         if isinstance(layer, nn.Linear):
             weight, bias = layer.weight, layer.bias
             columns = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
         else:
-            x = columns.t()
-            value = layer(x)
-            points.append((x, value))
-            columns = value.t()
-    return columns, points
+            columns = layer(columns.t()).t()
+        yield layer, derivative, argument, columns
+
+
+def _value(links: Links, y: Tensor) -> Tensor:
+    """The output for y in columns."""
+    for *_, columns in _forward(links, y):
+        pass
+    return columns
 
 
 def _with_tangents(links: Links, y: Tensor) -> tuple[Tensor, Tensor]:
     """The output for y in columns, and its tangents, (m, n, batch); (m, n, 1) if there is no activation."""
-    columns, points = _forward(links, y)
     tangents: Tensor | None = None  # (width, n, 1); (width, n, batch) after the first activation.
-    with torch.no_grad():
-        remaining = iter(points)
-        for layer, derivative in links:
-            if isinstance(layer, nn.Linear):
+    # Layer by layer together with the value, so that without a graph only one layer is in memory.
+    for layer, derivative, argument, columns in _forward(links, y):
+        with torch.no_grad():
+            if derivative is None:
                 weight = layer.weight
                 tangents = (
                     weight.unsqueeze(2)
@@ -113,8 +120,7 @@ def _with_tangents(links: Links, y: Tensor) -> tuple[Tensor, Tensor]:
                     else (weight @ tangents.flatten(1)).view(-1, *tangents.shape[1:])
                 )
                 continue
-            assert derivative is not None
-            slopes = derivative(layer, *next(remaining)).t().unsqueeze(1)
+            slopes = derivative(layer, argument.t(), columns.t()).t().unsqueeze(1)
             if tangents is None:
                 tangents = torch.eye(y.shape[1], dtype=y.dtype, device=y.device).unsqueeze(2)
             # The weights themselves must not change.

@@ -71,6 +71,8 @@ class SimplifiedNewton(NonlinearSolver):
         return HeldState(w=w, norm=rms(r), matrix=matrix, r=r, held=matrix, target=target, fresh=True)
 
     def step(self, problem: NonlinearProblem, state: HeldState, running: Tensor) -> HeldState:
+        if problem.last is not None:
+            problem.last.forget()  # Not all samples have converged, so another evaluation follows.
         state = _renewed(problem, state, running)
         direction, usable = state.held.solve(state.r)
         sufficient: float | Tensor = 1 - SUFFICIENT
