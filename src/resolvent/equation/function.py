@@ -78,16 +78,17 @@ class Function:
         """The rows of all samples, (batch, rows, ...) to (batch * rows, ...), in the order that `call` gets them."""
         return (x.transpose(0, 1) if self.by_rows else x).flatten(0, 1)
 
-    def unflatten(self, x: Tensor, batch: int) -> Tensor:
-        """The inverse of `flatten`."""
+    def unflatten(self, x: Tensor, w: Tensor) -> Tensor:
+        """The inverse of `flatten`, for as many samples and rows as w has."""
+        batch, rows = w.shape[:2]
         if self.by_rows:
-            return x.reshape(-1, batch, *x.shape[1:]).transpose(0, 1)
-        return x.reshape(batch, -1, *x.shape[1:])
+            return x.reshape(rows, batch, *x.shape[1:]).transpose(0, 1)
+        return x.reshape(batch, rows, *x.shape[1:])
 
     def combine(self, w: Tensor, images: Tensor) -> Tensor:
         """F(w) from the images f(w_j) of all rows, (batch * rows, *shape)."""
         assert self.mix is not None
-        rows = self.unflatten(images, len(w))
+        rows = self.unflatten(images, w)
         if self.kept is not None:
             self.kept.keep(w, rows)
         return self.mix(rows)

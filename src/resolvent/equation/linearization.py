@@ -155,10 +155,10 @@ class Linearization:
         Arguments:
             only_own: (rows,), v with M^T v = 1.
         """
-        like = self.evaluation.like.flatten(2)
-        unit = torch.eye(like.shape[2], dtype=like.dtype, device=like.device)
-        cotangents = (only_own[:, None] * e for e in unit)
-        pulled = [self._pull_back(c.reshape(self.evaluation.like.shape[1:]).expand_as(self.evaluation.like)) for c in cotangents]
+        like = self.evaluation.like
+        unit = torch.eye(like.shape[2:].numel(), dtype=like.dtype, device=like.device)
+        cotangents = [(only_own[:, None] * e).reshape(like.shape[1:]).expand_as(like) for e in unit]
+        pulled = [self._pull_back(cotangent) for cotangent in cotangents]
         return torch.stack([row.flatten(2) for row in pulled], dim=2)
 
 
@@ -189,7 +189,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         image = image if mix is None else F.combine(w, image)
     if mix is None:
         return image, _dense(problem, jacobian)
-    return image, coupled_matrix(mix, F.unflatten(jacobian, len(w)), problem.tau)
+    return image, coupled_matrix(mix, F.unflatten(jacobian, w), problem.tau)
 
 
 def _by_stacking(problem: NonlinearProblem, F: Function, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,10 +198,10 @@ def _by_stacking(problem: NonlinearProblem, F: Function, rows: Tensor) -> tuple[
         # In parts, which bounds the memory of the graph. They count once.
         apart = changed(problem, work=Work())
         parts = [slice(start, start + ROWS) for start in range(0, len(rows), ROWS)]
-        images, jacobians = zip(*(_by_stacking(apart, F.take(part), rows[part]) for part in parts), strict=True)
+        found = [_by_stacking(apart, F.take(part), rows[part]) for part in parts]
         problem.work.evaluations += 1
         problem.work.vjps += 1
-        return torch.cat(images), torch.cat(jacobians)
+        return torch.cat([image for image, _ in found]), torch.cat([jacobian for _, jacobian in found])
     batch, size = rows.shape[0], rows.shape[1:].numel()
     stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
     with torch.enable_grad():

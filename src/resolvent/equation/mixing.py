@@ -75,8 +75,8 @@ class LayerMixing(Mixing):
         return ones.tril() - (1 - self.theta) * torch.eye(count, dtype=like.dtype, device=like.device)
 
     def inverse_of_ones(self, like: Tensor) -> Tensor | None:
-        """v with M^T v = 1, (rows,), for rows (batch, rows, *shape); None for theta below 1/2, where v grows from row to
-        row."""
+        """v with M^T v = 1, (rows,), for rows (batch, rows, *shape); None for theta below 1/2, where v grows with the
+        number of rows."""
         theta = float(self.theta)
         if theta < 0.5:
             return None

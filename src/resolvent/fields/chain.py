@@ -101,8 +101,9 @@ def _forward(links: Links, y: Tensor) -> Iterator[tuple[nn.Module, Derivative | 
 
 def _value(links: Links, y: Tensor) -> Tensor:
     """The output for y in columns."""
-    for *_, columns in _forward(links, y):
-        pass
+    columns = y.t()
+    for layer in _forward(links, y):
+        columns = layer[-1]
     return columns
 
 
@@ -112,7 +113,7 @@ def _with_tangents(links: Links, y: Tensor) -> tuple[Tensor, Tensor]:
     # Layer by layer together with the value, so that without a graph only one layer is in memory.
     for layer, derivative, argument, columns in _forward(links, y):
         with torch.no_grad():
-            if derivative is None:
+            if isinstance(layer, nn.Linear):
                 weight = layer.weight
                 tangents = (
                     weight.unsqueeze(2)
@@ -120,6 +121,7 @@ def _with_tangents(links: Links, y: Tensor) -> tuple[Tensor, Tensor]:
                     else (weight @ tangents.flatten(1)).view(-1, *tangents.shape[1:])
                 )
                 continue
+            assert derivative is not None
             slopes = derivative(layer, argument.t(), columns.t()).t().unsqueeze(1)
             if tangents is None:
                 tangents = torch.eye(y.shape[1], dtype=y.dtype, device=y.device).unsqueeze(2)

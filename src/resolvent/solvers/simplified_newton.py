@@ -142,8 +142,8 @@ def _renewed(problem: NonlinearProblem, state: HeldState, running: Tensor) -> He
     if len(rows) == 0:
         return state
     at = problem.without_graph()
-    if len(rows) == len(wanted):
-        held = evaluate_with_matrix(at, state.w)[1]
+    if len(rows) == len(wanted) or not problem.rowwise:
+        held = evaluate_with_matrix(at, state.w)[1].where(wanted, state.held)
     else:
         held = state.held.put(rows, evaluate_with_matrix(at.take(rows), take(state.w, rows))[1])
     return replace(state, held=held, renew=None, fresh=fresh)

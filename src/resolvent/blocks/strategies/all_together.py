@@ -262,7 +262,7 @@ def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Ten
         return kept
     stages = take(stages, rows)
     part = F.take(rows)
-    slopes = part.unflatten(part.single_rows(part.flatten(stages)), len(rows))
+    slopes = part.unflatten(part.single_rows(part.flatten(stages)), stages)
     defect = _largest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
     within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
     return kept.index_copy(0, rows, defect <= within)
