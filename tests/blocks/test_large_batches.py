@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.blocks import ThetaBlock
-from resolvent.equation import parts
+from resolvent.equation import function
 from resolvent_lab.bench.measure import peak_bytes
 
 LARGE = 2200  # In five layers, more than two parts.
@@ -78,7 +78,7 @@ def test_parts_of_a_batch_count_as_one_evaluation(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(2)
     block, x = ThetaBlock(rs.Autonomous(Gated()), 0.5, 5, 5.0), torch.randn(LARGE, 2)
     divided = block.trajectory(x).solutions[0]
-    for module in ("parts", "linearization"):
+    for module in ("function", "linearization"):
         monkeypatch.setattr(f"resolvent.equation.{module}.ROWS", 10**6)
     whole = block.trajectory(x).solutions[0]
     assert (divided.evaluations, divided.vjps) == (whole.evaluations, whole.vjps)
@@ -95,8 +95,8 @@ def test_the_field_sees_parts() -> None:
     field = rs.Autonomous(Seen(), rowwise=True)
     ThetaBlock(field, 0.5, 5, 1.0)(torch.randn(4 * LARGE, 2)).sum().backward()
     # The first guess is evaluated for one layer; a Jacobian takes the rows of a part twice.
-    assert max(sizes) <= max(2 * parts.ROWS, 4 * LARGE)
-    assert sizes.count(parts.ROWS) > 10
+    assert max(sizes) <= max(2 * function.ROWS, 4 * LARGE)
+    assert sizes.count(function.ROWS) > 10
 
 
 class Steep(rs.fields.Field):

@@ -14,6 +14,9 @@ from resolvent.equation.torch_func import outside_inference
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
 
+ROWS = 4096
+"""The rows of one part of a large batch. Smaller parts take longer to call than they save."""
+
 
 def has_value(value: Callable[..., Tensor]) -> Callable[[ValueAndJacobian], ValueAndJacobian]:
     """Marks a `value_and_jacobian` whose value has the graph of F where autograd records: F need not be evaluated again
@@ -72,7 +75,7 @@ class Function:
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
-        return self.combine(w, self.call(*(self.flatten(x) for x in (w, *self.conditions))))
+        return self.mix(self.rows_of(w, self.call(*(self.flatten(x) for x in (w, *self.conditions)))))
 
     def flatten(self, x: Tensor) -> Tensor:
         """The rows of all samples, (batch, rows, ...) to (batch * rows, ...), in the order that `call` gets them."""
@@ -85,13 +88,23 @@ class Function:
             return x.reshape(rows, batch, *x.shape[1:]).transpose(0, 1)
         return x.reshape(batch, rows, *x.shape[1:])
 
-    def combine(self, w: Tensor, images: Tensor) -> Tensor:
-        """F(w) from the images f(w_j) of all rows, (batch * rows, *shape)."""
-        assert self.mix is not None
+    def rows_of(self, w: Tensor, images: Tensor) -> Tensor:
+        """The images f(w_j) of all rows, (batch * rows, *shape), as (batch, rows, *shape); `mix` makes F(w) of them."""
         rows = self.unflatten(images, w)
         if self.kept is not None:
             self.kept.keep(w, rows)
-        return self.mix(rows)
+        return rows
+
+    def in_parts(self, rows: int) -> Callable[..., Tensor]:
+        """`call` for up to so many rows. It divides a large batch on the CPU; needs `rowwise`.
+
+        An elementwise operation on a large batch waits for memory, and so does its derivative. In parts, a batch goes
+        through all of F before the next part begins, and the backward pass goes through the parts in turn, so that what
+        it stores besides the graph is that of one part.
+        """
+        # A closed form divides the batch itself, as it knows what it stores.
+        value = value_of(self.value_and_jacobian)
+        return value or (self.call if rows < 2 * ROWS else partial(_call_in_parts, self.call))
 
     @property
     def single_rows(self) -> "Function":
@@ -117,6 +130,13 @@ class Function:
         part, *conditions = (outside_inference(tensor) for tensor in (self.linear_part, *self.conditions))
         mix = None if self.mix is None else self.mix.outside_inference()
         return replace(self, linear_part=part, mix=mix, conditions=tuple(conditions))
+
+
+def _call_in_parts(call: Callable[..., Tensor], w: Tensor, *conditions: Tensor) -> Tensor:
+    if not w.is_cpu or len(w) < 2 * ROWS:
+        return call(w, *conditions)
+    parts = zip(*(x.split(ROWS) for x in (w, *conditions)), strict=True)
+    return torch.cat([call(*part) for part in parts])
 
 
 class KeptRows:

@@ -7,14 +7,12 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import Function, value_of
+from resolvent.equation.function import ROWS, value_of
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
 from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
-from resolvent.equation.parts import ROWS
 from resolvent.equation.problem import NonlinearProblem, changed
-from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
 if TYPE_CHECKING:
@@ -182,34 +180,43 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
             image, jacobian = known(start if mix is None else F.flatten(start), *single.conditions)
-            image = image if mix is None else F.combine(w, image)
+            image = image if mix is None else mix(F.rows_of(w, image))
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
-        image, jacobian = _by_stacking(problem, single, rows)
-        image = image if mix is None else F.combine(w, image)
+        size, found = rows.shape[1:].numel(), []
+        # A large batch in parts, which bounds the memory of the graph. They count once.
+        most = ROWS if rows.is_cpu and len(rows) >= 2 * ROWS else max(1, len(rows))
+        for first in range(0, max(1, len(rows)), most):
+            part = slice(first, first + most)
+            some, batch = rows[part].detach(), len(rows[part])
+            stacked = some.repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+            with torch.enable_grad():
+                images = problem.call(stacked, single.take(part).repeat(size))
+            selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+            pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+            found.append((images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)))
+        problem.work.evaluations -= len(found) - 1
+        problem.work.vjps += 1
+        image, jacobian = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
+        image = image if mix is None else mix(F.rows_of(w, image))
     if mix is None:
         return image, _dense(problem, jacobian)
     return image, coupled_matrix(mix, F.unflatten(jacobian, w), problem.tau)
 
 
-def _by_stacking(problem: NonlinearProblem, F: Function, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """F and its Jacobian, from one backward pass of the rows stacked as often as they have entries."""
-    if rows.is_cpu and len(rows) >= 2 * ROWS:
-        # In parts, which bounds the memory of the graph. They count once.
-        apart = changed(problem, work=Work())
-        parts = [slice(start, start + ROWS) for start in range(0, len(rows), ROWS)]
-        found = [_by_stacking(apart, F.take(part), rows[part]) for part in parts]
-        problem.work.evaluations += 1
-        problem.work.vjps += 1
-        return torch.cat([image for image, _ in found]), torch.cat([jacobian for _, jacobian in found])
-    batch, size = rows.shape[0], rows.shape[1:].numel()
-    stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
-    with torch.enable_grad():
-        images = problem.call(stacked, F.repeat(size))
-    problem.work.vjps += 1
-    selected = torch.eye(size, dtype=rows.dtype, device=rows.device).repeat_interleave(batch, 0)
-    pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
-    return images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
+def evaluate_rows(problem: NonlinearProblem, w: Tensor) -> Tensor:
+    """F(w) without the matrix, for a rowwise F that mixes rows; `last` keeps the graph. Like `problem.evaluate`, in
+    fewer calls."""
+    F, last = problem.function, problem.last
+    if F.mix is None or problem.autocast is not None or problem.argument_dtype != w.dtype or torch.is_grad_enabled():
+        return problem.evaluate(w)
+    problem.work.evaluations += 1
+    if last is not None:
+        last.forget()
+    with torch.set_grad_enabled(last is not None):
+        start = w if last is None else graph_start(w)
+        image = F.mix(F.rows_of(w, F.call(F.flatten(start), *F.single_rows.conditions)))
+    return image if last is None else last.keep(Evaluation(w, start, image))
 
 
 def _in_general(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:

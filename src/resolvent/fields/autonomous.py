@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, takes
-from resolvent.fields.chain import chain_of, closed_form, has_hooks
+from resolvent.fields.mlp import chain_of, closed_form, has_hooks
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import derivative_of, nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.chain import has_hooks
+from resolvent.fields.mlp import has_hooks
 from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from resolvent.fields.activations import is_activation
-from resolvent.fields.chain import has_hooks
+from resolvent.fields.mlp import has_hooks
 
 # Modules that act on each sample alone; the last four kinds only under a condition.
 _LAYERS = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from resolvent.equation.linearization import evaluate_with_matrix
+from resolvent.equation.linearization import evaluate_rows, evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import per_sample, rms, take
 from resolvent.equation.problem import NonlinearProblem, Problem
@@ -82,7 +82,8 @@ class SimplifiedNewton(NonlinearSolver):
         trial, movable = state.w + direction, running & usable
         if not problem.agree(movable):
             trial = torch.where(per_sample(movable, trial), trial, state.w)
-        image, matrix = _evaluate(problem, trial)
+        few = _few(problem, trial)
+        image, matrix = evaluate_with_matrix(problem, trial) if few else (evaluate_rows(problem, trial), None)
         r = problem.step_of(image) - trial
         norm = rms(r)
         lower = norm < sufficient * state.norm
@@ -98,12 +99,10 @@ class SimplifiedNewton(NonlinearSolver):
         return _chosen(moved, state, lower, lower & enough, usable)
 
 
-def _evaluate(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix | None]:
-    """F(w), and the matrix where it costs little."""
+def _few(problem: NonlinearProblem, w: Tensor) -> bool:
+    """Whether the matrix costs little beside the value."""
     few = not w.is_cpu or math.prod(w.shape[:2]) <= _FEW_ROWS
-    if few and problem.function.value_and_jacobian is not None:
-        return evaluate_with_matrix(problem, w)
-    return problem.evaluate(w), None
+    return few and problem.function.value_and_jacobian is not None
 
 
 def _chosen(moved: HeldState, state: HeldState, lower: Tensor, enough: Tensor, usable: Tensor) -> HeldState:

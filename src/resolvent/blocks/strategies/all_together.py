@@ -18,7 +18,6 @@ from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS
 from resolvent.equation.mixing import LayerMixing, MatrixMixing
 from resolvent.equation.norms import rms, row_lengths, select, take
 from resolvent.equation.options import SolveOptions
-from resolvent.equation.parts import in_parts
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
@@ -169,7 +168,8 @@ def _solve(
     kept = None if _are_stages(theta) else KeptRows()
     columns = x.dim() == 2 and x.shape[1] <= MOST_UNKNOWNS and len(x) >= MIN_BATCH
     F = field.together(times, LayerMixing(theta), x)
-    F = changed(F, call=in_parts(F, x), kept=kept, by_rows=columns)
+    call = F.in_parts(len(x) * count) if x.dim() == 2 else F.call
+    F = changed(F, call=call, kept=kept, by_rows=columns)
     # A large batch of small states is stored with samples as columns, and so is all that is computed from it.
     x = x.t().contiguous().t() if columns else x
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
