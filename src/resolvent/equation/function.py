@@ -14,19 +14,27 @@ from resolvent.equation.torch_func import outside_inference
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
 
+ROWS = 4096
+"""The rows of one part of a large batch. Smaller parts take longer to call than they save."""
 
-def value_has_graph(closed_form: ValueAndJacobian) -> ValueAndJacobian:
+
+def has_value(value: Callable[..., Tensor]) -> Callable[[ValueAndJacobian], ValueAndJacobian]:
     """Marks a `value_and_jacobian` whose value has the graph of F where autograd records: F need not be evaluated again
-    for its derivative."""
-    closed_form.has_graph = True  # type: ignore[attr-defined]
-    return closed_form
+    for its derivative. `value` computes it alone, from the same arguments."""
+
+    def mark(closed_form: ValueAndJacobian) -> ValueAndJacobian:
+        closed_form.value = value  # type: ignore[attr-defined]
+        return closed_form
+
+    return mark
 
 
-def has_graph(closed_form: ValueAndJacobian) -> bool:
-    """Whether the function is marked by `value_has_graph`. Arguments may be bound to it."""
-    while isinstance(closed_form, partial):
-        closed_form = closed_form.func
-    return getattr(closed_form, "has_graph", False)
+def value_of(closed_form: ValueAndJacobian | None) -> Callable[..., Tensor] | None:
+    """The value alone of a function marked by `has_value`, else None. Arguments may be bound to it."""
+    if isinstance(closed_form, partial):
+        value = value_of(closed_form.func)
+        return None if value is None else partial(value, *closed_form.args)
+    return getattr(closed_form, "value", None)
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,13 @@ class Function:
         linear_part: c in F(w) = c w + N(w), a number or a tensor that broadcasts to the shape of one sample, or a
             `LinearPart`.
         value_and_jacobian: called like `call` for vector states (batch, n). Returns the value and the Jacobian
-            (batch, n, n), both without a graph unless `value_has_graph`; for functions with a Jacobian in closed form.
+            (batch, n, n), both without a graph unless `has_value`; for functions with a Jacobian in closed form.
         mix: combines the rows of a sample; None if there is one.
         split: for F(w) = max(0, W w + offset), called with the conditions. Returns W, (n, n), and the offset,
             (batch, n).
         kept: remembers the images of the rows in the last evaluation, if there is a mix.
+        by_rows: whether `call` gets the first rows of all samples before the second ones, if there is a mix. With
+            samples as columns (see `resolvent.equation.mixing`) nothing is then copied.
     """
 
     call: Callable[..., Tensor]
@@ -60,33 +70,54 @@ class Function:
     mix: Mixing | None = None
     split: Callable[..., tuple[Tensor, Tensor]] | None = None
     kept: "KeptRows | None" = None
+    by_rows: bool = False
 
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
-        images = self.call(w.flatten(0, 1), *(condition.flatten(0, 1) for condition in self.conditions))
-        return self.combine(w, images)
+        return self.mix(self.rows_of(w, self.call(*(self.flatten(x) for x in (w, *self.conditions)))))
 
-    def combine(self, w: Tensor, images: Tensor) -> Tensor:
-        """F(w) from the images f(w_j) of all rows, (batch * rows, *shape)."""
-        assert self.mix is not None
-        rows = images.reshape(w.shape)
+    def flatten(self, x: Tensor) -> Tensor:
+        """The rows of all samples, (batch, rows, ...) to (batch * rows, ...), in the order that `call` gets them."""
+        return (x.transpose(0, 1) if self.by_rows else x).flatten(0, 1)
+
+    def unflatten(self, x: Tensor, w: Tensor) -> Tensor:
+        """The inverse of `flatten`, for as many samples and rows as w has."""
+        batch, rows = w.shape[:2]
+        if self.by_rows:
+            return x.reshape(rows, batch, *x.shape[1:]).transpose(0, 1)
+        return x.reshape(batch, rows, *x.shape[1:])
+
+    def rows_of(self, w: Tensor, images: Tensor) -> Tensor:
+        """The images f(w_j) of all rows, (batch * rows, *shape), as (batch, rows, *shape); `mix` makes F(w) of them."""
+        rows = self.unflatten(images, w)
         if self.kept is not None:
             self.kept.keep(w, rows)
-        return self.mix(rows)
+        return rows
+
+    def in_parts(self, rows: int) -> Callable[..., Tensor]:
+        """`call` for up to so many rows. It divides a large batch on the CPU; needs `rowwise`.
+
+        An elementwise operation on a large batch waits for memory, and so does its derivative. In parts, a batch goes
+        through all of F before the next part begins, and the backward pass goes through the parts in turn, so that what
+        it stores besides the graph is that of one part.
+        """
+        # A closed form divides the batch itself, as it knows what it stores.
+        value = value_of(self.value_and_jacobian)
+        return value or (self.call if rows < 2 * ROWS else partial(_call_in_parts, self.call))
 
     @property
     def single_rows(self) -> "Function":
         """f on (batch * rows, *shape); the function itself if there is no mix."""
         if self.mix is None:
             return self
-        return replace(self, conditions=tuple(c.flatten(0, 1) for c in self.conditions), mix=None)
+        return replace(self, conditions=tuple(self.flatten(c) for c in self.conditions), mix=None)
 
     def with_mix(self, mix: Mixing) -> "Function":
         """The same f with another mix."""
         return replace(self, mix=mix)
 
-    def take(self, rows: Tensor) -> "Function":
+    def take(self, rows: Tensor | slice) -> "Function":
         """The same for the samples `rows` only; needs `rowwise`."""
         return replace(self, conditions=tuple(c[rows] for c in self.conditions))
 
@@ -99,6 +130,13 @@ class Function:
         part, *conditions = (outside_inference(tensor) for tensor in (self.linear_part, *self.conditions))
         mix = None if self.mix is None else self.mix.outside_inference()
         return replace(self, linear_part=part, mix=mix, conditions=tuple(conditions))
+
+
+def _call_in_parts(call: Callable[..., Tensor], w: Tensor, *conditions: Tensor) -> Tensor:
+    if not w.is_cpu or len(w) < 2 * ROWS:
+        return call(w, *conditions)
+    parts = zip(*(x.split(ROWS) for x in (w, *conditions)), strict=True)
+    return torch.cat([call(*part) for part in parts])
 
 
 class KeptRows:

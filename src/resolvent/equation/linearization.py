@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import has_graph
+from resolvent.equation.function import ROWS, value_of
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
+from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, changed
 from resolvent.equation.torch_func import transforming
@@ -135,10 +136,31 @@ class Linearization:
     def matrix(self) -> Matrix:
         """A of every sample."""
         if self._matrix is None:
-            like = self._point if transforming() else self.evaluation.like
-            assert like is not None
-            self._matrix = Dense(from_rows(self.transposed_product, like))
+            self._matrix = self._assembled()
         return self._matrix
+
+    def _assembled(self) -> Matrix:
+        mix = self.problem.function.mix
+        if isinstance(mix, LayerMixing) and self.problem.rowwise and not transforming():
+            only_own = mix.inverse_of_ones(self.evaluation.like)
+            if only_own is not None:
+                return coupled_matrix(mix, self._blocks(only_own), self.problem.tau)
+        like = self._point if transforming() else self.evaluation.like
+        assert like is not None
+        return Dense(from_rows(self.transposed_product, like))
+
+    def _blocks(self, only_own: Tensor) -> Tensor:
+        """The Jacobians of single rows, (batch, rows, k, k), from k products with the transposed Jacobian of all rows:
+        as the rows do not depend on each other before they are mixed, one product serves them all.
+
+        Arguments:
+            only_own: (rows,), v with M^T v = 1.
+        """
+        like = self.evaluation.like
+        unit = torch.eye(like.shape[2:].numel(), dtype=like.dtype, device=like.device)
+        cotangents = [(only_own[:, None] * e).reshape(like.shape[1:]).expand_as(like) for e in unit]
+        pulled = [self._pull_back(cotangent) for cotangent in cotangents]
+        return torch.stack([row.flatten(2) for row in pulled], dim=2)
 
 
 def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:
@@ -152,30 +174,52 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         return _in_general(problem, w)
     F, single = problem.function, problem.function.single_rows
     mix, known = F.mix, single.value_and_jacobian
-    rows = w if mix is None else w.flatten(0, 1)
+    rows = w if mix is None else F.flatten(w)
     if known is not None and rows.dim() == 2 and problem.autocast is None and problem.argument_dtype == w.dtype:
         problem.work.evaluations += 1
-        last = problem.last if has_graph(known) else None
+        last = problem.last if value_of(known) is not None else None
         if last is not None:
             last.forget()
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
-            image, jacobian = known(start if mix is None else start.flatten(0, 1), *single.conditions)
-            image = image if mix is None else F.combine(w, image)
+            image, jacobian = known(start if mix is None else F.flatten(start), *single.conditions)
+            image = image if mix is None else mix(F.rows_of(w, image))
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
-        batch, size = rows.shape[0], rows.shape[1:].numel()
-        stacked = rows.detach().repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
-        with torch.enable_grad():
-            images = problem.call(stacked, single.repeat(size))
+        size, found = rows.shape[1:].numel(), []
+        # A large batch in parts, which bounds the memory of the graph. They count once.
+        most = ROWS if rows.is_cpu and len(rows) >= 2 * ROWS else max(1, len(rows))
+        for first in range(0, max(1, len(rows)), most):
+            part = slice(first, first + most)
+            some, batch = rows[part].detach(), len(rows[part])
+            stacked = some.repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+            with torch.enable_grad():
+                images = problem.call(stacked, single.take(part).repeat(size))
+            selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+            pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+            found.append((images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)))
+        problem.work.evaluations -= len(found) - 1
         problem.work.vjps += 1
-        selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
-        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
-        image, jacobian = images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)
-        image = image if mix is None else F.combine(w, image)
+        image, jacobian = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
+        image = image if mix is None else mix(F.rows_of(w, image))
     if mix is None:
         return image, _dense(problem, jacobian)
-    return image, coupled_matrix(mix, jacobian.reshape(*w.shape[:2], *jacobian.shape[1:]), problem.tau)
+    return image, coupled_matrix(mix, F.unflatten(jacobian, w), problem.tau)
+
+
+def evaluate_rows(problem: NonlinearProblem, w: Tensor) -> Tensor:
+    """F(w) without the matrix, for a rowwise F that mixes rows; `last` keeps the graph. Like `problem.evaluate`, in
+    fewer calls."""
+    F, last = problem.function, problem.last
+    if F.mix is None or problem.autocast is not None or problem.argument_dtype != w.dtype or torch.is_grad_enabled():
+        return problem.evaluate(w)
+    problem.work.evaluations += 1
+    if last is not None:
+        last.forget()
+    with torch.set_grad_enabled(last is not None):
+        start = w if last is None else graph_start(w)
+        image = F.mix(F.rows_of(w, F.call(F.flatten(start), *F.single_rows.conditions)))
+    return image if last is None else last.keep(Evaluation(w, start, image))
 
 
 def _in_general(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, Matrix]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.equation import norms
 from resolvent.equation.contraction import contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.matrix import Matrix
@@ -33,7 +34,7 @@ _CONFIRMATIONS = 5
 def take(state: Any, rows: Tensor) -> Any:
     """The rows of every tensor in a (nested) record, list or tuple."""
     if isinstance(state, Tensor):
-        return state[rows]
+        return norms.take(state, rows)
     if isinstance(state, Matrix):
         return state.take(rows)
     if isinstance(state, list | tuple):
@@ -47,7 +48,7 @@ def take(state: Any, rows: Tensor) -> Any:
 def _put(into: Progress, rows: Tensor, part: Progress) -> None:
     for f in dataclasses.fields(Progress):
         if isinstance(whole := getattr(into, f.name), Tensor):
-            setattr(into, f.name, whole.index_copy(0, rows, getattr(part, f.name)))
+            setattr(into, f.name, norms.put(whole, rows, getattr(part, f.name)))
 
 
 def iterate(

@@ -8,9 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS, LayerColumns, apply, to_columns
 from resolvent.equation.layer_factors import LayerFactors
 from resolvent.equation.mixing import LayerMixing, Mixing
-from resolvent.equation.norms import flat
+from resolvent.equation.norms import flat, put, take
 from resolvent.equation.torch_func import transforming
 
 # Up to this many unknowns of a layer its inverse comes from the determinant, in a few operations.
@@ -45,6 +46,10 @@ class Matrix(ABC):
         """The matrices of the samples `rows`."""
 
     @abstractmethod
+    def put(self, rows: Tensor, part: "Matrix") -> "Matrix":
+        """These matrices, with those of the samples `rows` replaced by `part`."""
+
+    @abstractmethod
     def where(self, chosen: Tensor, other: "Matrix") -> "Matrix":
         """The matrices of the `chosen` samples (batch,), and those of `other` for the rest."""
 
@@ -75,6 +80,9 @@ class Dense(Matrix):
 
     def take(self, rows: Tensor) -> "Dense":
         return Dense(self.entries[rows])
+
+    def put(self, rows: Tensor, part: Matrix) -> "Dense":
+        return Dense(self.entries.index_copy(0, rows, part.dense()))
 
     def where(self, chosen: Tensor, other: Matrix) -> "Dense":
         return Dense(torch.where(chosen[:, None, None], self.entries, other.dense()))
@@ -110,7 +118,8 @@ class LayerMatrix(Matrix):
 
     def product(self, v: Tensor, transposed: bool = False) -> Tensor:
         rows = v.reshape(self.blocks.shape[:3])
-        slopes = times(self.blocks.mT, self.mix(rows, True)) if transposed else self.mix(times(self.blocks, rows))
+        by = self._times
+        slopes = by(self.blocks.mT, self.mix(rows, True)) if transposed else self.mix(by(self.blocks, rows))
         tau = self.tau.squeeze(3) if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
         return (rows - tau * slopes).reshape(v.shape)
 
@@ -135,11 +144,29 @@ class LayerMatrix(Matrix):
 
     def take(self, rows: Tensor) -> Self:
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
-        return replace(self, blocks=self.blocks[rows], tau=tau)
+        return replace(self, blocks=take(self.blocks, rows), tau=tau)
+
+    def put(self, rows: Tensor, part: Matrix) -> Self:
+        assert isinstance(part, LayerMatrix)
+        return replace(self, blocks=put(self.blocks, rows, part.blocks))
 
     def where(self, chosen: Tensor, other: Matrix) -> Self:
         assert isinstance(other, LayerMatrix)
         return replace(self, blocks=torch.where(chosen[:, None, None, None], self.blocks, other.blocks))
+
+    @property
+    def _as_columns(self) -> bool:
+        batch, _, k, _ = self.blocks.shape
+        return batch >= MIN_BATCH and k <= MOST_UNKNOWNS and not transforming()
+
+    def _times(self, A: Tensor, rows: Tensor) -> Tensor:
+        if not self._as_columns:
+            return times(A, rows)
+        return apply(A.permute(2, 3, 1, 0), to_columns(rows)).permute(2, 1, 0)
+
+    @cached_property
+    def _columns(self) -> LayerColumns:
+        return LayerColumns(self.blocks, self.tau, self.mix.theta)
 
     @cached_property
     def inverses(self) -> tuple[Tensor, Tensor]:
@@ -154,6 +181,9 @@ class LayerMatrix(Matrix):
 
     def solve(self, r: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
         rows = r.reshape(self.blocks.shape[:3])
+        if self._as_columns:
+            by = self._columns
+            return (by.solve_transposed(rows) if transposed else by.solve(rows)).reshape(r.shape), by.regular
         if self.blocks.shape[-1] > _MOST_TO_INVERT and not transforming():
             found = self._factors.solve(rows.unsqueeze(3), transposed)
             return found.reshape(r.shape), self._factors.regular

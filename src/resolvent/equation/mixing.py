@@ -1,4 +1,8 @@
-"""Mixings: how the images of several rows, the stages of a step or the layers of a group, are combined."""
+"""Mixings: how the images of several rows, the stages of a step or the layers of a group, are combined.
+
+Large batches of small states are stored with samples as columns: the entries of (batch, rows, k) lie in memory as those
+of (k, rows, batch). Every operation then runs over contiguous memory, and a mixing is k products with one small matrix.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from resolvent.equation.norms import in_columns
 from resolvent.equation.torch_func import outside_inference
 
 
@@ -33,6 +38,8 @@ class MatrixMixing(Mixing):
     entries: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
+        if in_columns(rows):
+            return _by_columns(self.entries.to(rows.dtype), rows)
         columns = rows if rows.dim() == 3 else rows.flatten(2)
         # In one product per sample: `einsum` takes seven times the operations.
         sums = torch.bmm(self.entries.to(rows.dtype).expand(rows.shape[0], -1, -1), columns)
@@ -55,6 +62,9 @@ class LayerMixing(Mixing):
     theta: float | Tensor
 
     def __call__(self, rows: Tensor, transposed: bool = False) -> Tensor:
+        if in_columns(rows):
+            entries = self.matrix(rows.shape[1], rows)
+            return _by_columns(entries.t() if transposed else entries, rows)
         sums = rows.flip(1).cumsum(1).flip(1) if transposed else rows.cumsum(1)
         if isinstance(self.theta, Tensor):
             return sums - (1 - self.theta) * rows
@@ -64,5 +74,22 @@ class LayerMixing(Mixing):
         ones = torch.ones(count, count, dtype=like.dtype, device=like.device)
         return ones.tril() - (1 - self.theta) * torch.eye(count, dtype=like.dtype, device=like.device)
 
+    def inverse_of_ones(self, like: Tensor) -> Tensor | None:
+        """v with M^T v = 1, (rows,), for rows (batch, rows, *shape); None for theta below 1/2, where v grows with the
+        number of rows."""
+        theta = float(self.theta)
+        if theta < 0.5:
+            return None
+        v, total = [], 0.0
+        for _ in range(like.shape[1]):
+            v.append((1 - total) / theta)
+            total += v[-1]
+        return torch.tensor(v[::-1], dtype=like.dtype, device=like.device)
+
     def outside_inference(self) -> Self:
         return type(self)(outside_inference(self.theta))
+
+
+def _by_columns(entries: Tensor, rows: Tensor) -> Tensor:
+    columns = rows.permute(2, 1, 0)
+    return torch.bmm(entries.expand(len(columns), -1, -1), columns).permute(2, 1, 0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
 from resolvent.equation.function import Function
 from resolvent.equation.linear_part import LinearPart
+from resolvent.equation.norms import take
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
@@ -128,7 +129,7 @@ class NonlinearProblem(Problem):
 
     def take(self, rows: Tensor) -> "NonlinearProblem":
         tau = self.tau[rows] if isinstance(self.tau, Tensor) and self.tau.dim() > 0 else self.tau
-        return replace(self, function=self.function.take(rows), b=self.b[rows], tau=tau)
+        return replace(self, function=self.function.take(rows), b=take(self.b, rows), tau=tau)
 
     def evaluate(self, w: Tensor) -> Tensor:
         """F(w), in the dtype of w.

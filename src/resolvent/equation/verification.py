@@ -10,7 +10,7 @@ from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound,
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.mixing import LayerMixing
-from resolvent.equation.norms import per_sample, rms, select, unpatterned
+from resolvent.equation.norms import per_sample, rms, select, take, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Solver, State
@@ -86,7 +86,7 @@ def _most_dense(problem: NonlinearProblem | LinearProblem) -> int:
 def _matrix_of(problem: NonlinearProblem | LinearProblem, w: Tensor, rows: Tensor) -> Matrix:
     """A at the iterates of the samples `rows`. For a rowwise F, one evaluation of these samples alone."""
     if isinstance(problem, NonlinearProblem) and problem.rowwise:
-        return evaluate_with_matrix(problem.detach().take(rows), w[rows])[1]
+        return evaluate_with_matrix(problem.detach().take(rows), take(w, rows))[1]
     return error_equation(problem, w).linearization.matrix().take(rows)
 
 

@@ -14,6 +14,7 @@ from resolvent.solvers.newton import Newton
 from resolvent.solvers.newton_krylov import NewtonKrylov
 from resolvent.solvers.picard import Picard
 from resolvent.solvers.pseudo_transient import MOST_DENSE, PseudoTransient
+from resolvent.solvers.simplified_newton import SimplifiedNewton
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
@@ -125,9 +126,15 @@ class AutoGroup(Plan):
 
     Arguments:
         unknowns: of one layer.
+        rtol: the relative tolerance of the group; see `SimplifiedNewton`.
     """
 
     unknowns: int
+    rtol: float = 0.0
+
+    def to_tolerance(self, rtol: float) -> "AutoGroup":
+        """The same plan for this tolerance."""
+        return AutoGroup(self.unknowns, rtol)
 
     @property
     def newton_alone(self) -> bool:
@@ -141,7 +148,7 @@ class AutoGroup(Plan):
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
-            return (_NEWTON,)
+            return (Attempt(SimplifiedNewton(self.rtol), _NEWTON.max_steps),)
         return (_QUICK_GROUP,) if self.contracting else (_QUICK_BEFORE_NEWTON, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:

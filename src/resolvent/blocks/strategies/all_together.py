@@ -14,9 +14,11 @@ from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, KeptRows
+from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS
 from resolvent.equation.mixing import LayerMixing, MatrixMixing
-from resolvent.equation.norms import rms, select
+from resolvent.equation.norms import rms, row_lengths, select, take
 from resolvent.equation.options import SolveOptions
+from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution, joined
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
@@ -165,10 +167,16 @@ def _solve(
     # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
     kept = None if _are_stages(theta) else KeptRows()
-    F = dataclasses.replace(field.together(times, LayerMixing(theta), x), kept=kept)
+    columns = x.dim() == 2 and x.shape[1] <= MOST_UNKNOWNS and len(x) >= MIN_BATCH
+    F = field.together(times, LayerMixing(theta), x)
+    call = F.in_parts(len(x) * count) if x.dim() == 2 else F.call
+    F = changed(F, call=call, kept=kept, by_rows=columns)
+    # A large batch of small states is stored with samples as columns, and so is all that is computed from it.
+    x = x.t().contiguous().t() if columns else x
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
     options = first.options.tightened(group_amplification(theta, count, plan.contracting), b)
+    options = changed(options, solver=plan.to_tolerance(options.stopping.relative(b.dtype)))
     solution = resolve_with(options, F, b, first.step, start)
     if _are_stages(theta):
         return solution, solution.value, solution.converged
@@ -250,16 +258,20 @@ def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Ten
     stages = starts + theta * (ends - starts)
     size = torch.maximum(_largest(starts), _largest(ends))
     kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
-    if bool(kept.all()):
+    rows = (~kept).nonzero().squeeze(1)
+    if len(rows) == 0:
         return kept
-    slopes = F.single_rows(stages.flatten(0, 1)).reshape(stages.shape)
-    defect = _largest(ends - starts - pass_.h * slopes)
-    return kept | (defect <= stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size)
+    stages = take(stages, rows)
+    part = F.take(rows)
+    slopes = part.unflatten(part.single_rows(part.flatten(stages)), stages)
+    defect = _largest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
+    within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
+    return kept.index_copy(0, rows, defect <= within)
 
 
 def _largest(rows: Tensor) -> Tensor:
     """(batch,), the largest norm of a layer; `rows` has shape (batch, layers, *shape)."""
-    return rms(rows.flatten(0, 1)).reshape(rows.shape[:2]).amax(1)
+    return row_lengths(rows).amax(1) / math.sqrt(max(1, math.prod(rows.shape[2:])))
 
 
 @torch.no_grad()
