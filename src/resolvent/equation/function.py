@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.mixing import Mixing
-from resolvent.equation.torch_func import outside_inference
+from resolvent.equation.torch_func import forward_mode, outside_inference, transforming
 
 ValueAndJacobian = Callable[..., tuple[Tensor, Tensor]]
 
@@ -75,7 +75,15 @@ class Function:
     def __call__(self, w: Tensor) -> Tensor:
         if self.mix is None:
             return self.call(w, *self.conditions)
+        if w.stride(1) == 0 and self._one_is_enough(w):
+            return self.mix(self.call(w[:, 0]).unsqueeze(1).expand_as(w))
         return self.mix(self.rows_of(w, self.call(*(self.flatten(x) for x in (w, *self.conditions)))))
+
+    def _one_is_enough(self, w: Tensor) -> bool:
+        """Whether one row of each sample is evaluated for all: they are equal in the first guess of a group. With a
+        graph or a tangent they are not, and conditions may differ."""
+        recorded = torch.is_grad_enabled() or transforming() or forward_mode()
+        return w.shape[1] > 1 and not (self.conditions or recorded)
 
     def flatten(self, x: Tensor) -> Tensor:
         """The rows of all samples, (batch, rows, ...) to (batch * rows, ...), in the order that `call` gets them."""

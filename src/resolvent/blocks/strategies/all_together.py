@@ -280,16 +280,9 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
 
     They cost less than the Newton steps they save, which need a Jacobian.
     """
-    first = b + h * _of_equal_rows(F, b)
+    first = b + h * F(b)
     second = b + h * F(first)
     return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
-
-
-def _of_equal_rows(F: Function, b: Tensor) -> Tensor:
-    """F(b), where all rows of a sample are equal: without conditions one of them is enough."""
-    if F.conditions or F.mix is None:
-        return F(b)
-    return F.mix(F.call(b[:, 0]).unsqueeze(1).expand_as(b))
 
 
 def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:
