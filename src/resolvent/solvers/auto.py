@@ -22,8 +22,8 @@ _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
 _QUICK = Attempt(Picard(), quick=True)
 # For several layers at once: samples that contract more slowly take fewer evaluations layer by layer.
 _QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.4)
-# Where Newton's method follows: its two or three steps cost as much as about eight of the fixed point.
-_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.2)
+# Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
+_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.3)
 # Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
 _NEWTON = Attempt(Newton(), 16)
 # Beyond these steps GMRES is faster than Anderson's method in the backward pass.
@@ -87,7 +87,7 @@ class Auto(Plan):
     | at most 128 | Picard | Anderson | NewtonKrylov | Homotopy        | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples whose residual every step reduces to 0.2 or less up to 16 unknowns, to 0.7 up to 1,024, and
+    Picard keeps the samples whose residual every step reduces to 0.3 or less up to 16 unknowns, to 0.7 up to 1,024, and
     to 0.4 beyond. The others go on to the next method, which continues from the best iterate. The choice depends only
     on n and on the sample, so its result does not depend on the batch.
     """
