@@ -144,6 +144,7 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
     """
     if torch.compiler.is_dynamo_compiling() and not torch.is_grad_enabled():
         return in_columns([layer for layer, _ in links], y)
+    recording = torch.is_grad_enabled()
     values, jacobians = [], []
     for part in _parts(links, y):
         columns = part.t()
@@ -151,7 +152,8 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
         # Value and tangents go through the layers together: without a graph, only one layer is in memory.
         for layer, derivative in links:
             if isinstance(layer, nn.Linear):
-                columns, weight = _product(layer, columns), layer.weight.detach()
+                columns, weight = _product(layer, columns), layer.weight
+                weight = weight.detach() if recording else weight
                 tangents = (
                     weight.unsqueeze(2)
                     if tangents is None
@@ -161,7 +163,9 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
             assert derivative is not None
             x = columns.t()
             value = layer(x)
-            columns, slopes = value.t(), derivative(layer, x.detach(), value.detach()).t().unsqueeze(1)
+            columns = value.t()
+            point = (x.detach(), value.detach()) if recording else (x, value)
+            slopes = derivative(layer, *point).t().unsqueeze(1)
             if tangents is None:
                 tangents = torch.eye(y.shape[1], dtype=y.dtype, device=y.device).unsqueeze(2)
             # The weights themselves must not change.

@@ -1,7 +1,8 @@
 """Simplified Newton's method, for several layers as one equation."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from resolvent.solvers.newton import SUFFICIENT
 from resolvent.solvers.nonlinear import NonlinearSolver
 
 # Up to this many rows a Jacobian in closed form takes hardly longer than the value, and saves one in the backward pass.
-_FEW_ROWS = 2048
+_FEW_ROWS = 4096
 
 # A step with an old matrix must be expected to leave at most this fraction of the tolerance.
 _CAUTION = 0.1
@@ -30,17 +31,19 @@ class HeldState(State):
         r: the defect.
         held: I - tau F' at an earlier iterate.
         target: (batch,), the residual that a step with an old matrix must be expected to reach.
-        renew: mask (batch,) of samples whose matrix has to be renewed before their next step; None if there are none.
-        fresh: mask (batch,) of samples whose held matrix is that of `w`, or whether all are.
+        fresh: mask (batch,) of samples whose held matrix was that of the iterate before the last step, or whether all.
         length: the step lengths, (batch,); None if all are one.
+        previous: `norm` before the last step; None before the first.
+        lower: mask (batch,) of samples that the last step moved; None if all.
     """
 
     r: Tensor
     held: Matrix
     target: Tensor
-    renew: Tensor | None = None
-    fresh: Tensor | bool = False
+    fresh: Tensor | bool = True
     length: Tensor | None = None
+    previous: Tensor | None = None
+    lower: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,12 @@ class SimplifiedNewton(NonlinearSolver):
         image, matrix = evaluate_with_matrix(problem.without_graph(), w)
         r = problem.step_of(image) - w
         target = (_CAUTION * self.rtol) * rms(w)
-        return HeldState(w=w, norm=rms(r), matrix=matrix, r=r, held=matrix, target=target, fresh=True)
+        return HeldState(w=w, norm=rms(r), matrix=matrix, r=r, held=matrix, target=target)
 
     def step(self, problem: NonlinearProblem, state: HeldState, running: Tensor) -> HeldState:
         if problem.last is not None:
             problem.last.forget()  # Not all samples have converged, so another evaluation follows.
-        state = _renewed(problem, state, running)
+        _prepare(problem, state, running)
         direction, usable = state.held.solve(state.r)
         sufficient: float | Tensor = 1 - SUFFICIENT
         if state.length is not None:
@@ -87,16 +90,26 @@ class SimplifiedNewton(NonlinearSolver):
         r = problem.step_of(image) - trial
         norm = rms(r)
         lower = norm < sufficient * state.norm
-        # The residual after another step is about norm (norm / state.norm).
-        enough = norm * norm <= state.target * state.norm
-        moved = HeldState(w=trial, norm=norm, matrix=matrix, r=r, held=state.held, target=state.target)
+        kept: dict[str, Any] = {
+            "held": state.held,
+            "target": state.target,
+            "fresh": state.fresh,
+            "length": state.length,
+        }
         if problem.agree(lower):
-            if problem.agree(enough):
-                return moved
-            if matrix is not None and problem.agree(~enough):
-                moved.held, moved.fresh = matrix, True
-                return moved
-        return _chosen(moved, state, lower, lower & enough, usable)
+            return HeldState(w=trial, norm=norm, matrix=matrix, r=r, previous=state.norm, **kept)
+        move = per_sample(lower, trial)
+        both = matrix is not None and state.matrix is not None
+        return HeldState(
+            w=torch.where(move, trial, state.w),
+            norm=torch.where(lower, norm, state.norm),
+            broken=~usable,
+            matrix=matrix.where(lower, state.matrix) if both else None,  # type: ignore[union-attr, arg-type]
+            r=torch.where(move, r, state.r),
+            previous=state.norm,
+            lower=lower,
+            **kept,
+        )
 
 
 def _few(problem: NonlinearProblem, w: Tensor) -> bool:
@@ -105,44 +118,39 @@ def _few(problem: NonlinearProblem, w: Tensor) -> bool:
     return few and problem.function.value_and_jacobian is not None
 
 
-def _chosen(moved: HeldState, state: HeldState, lower: Tensor, enough: Tensor, usable: Tensor) -> HeldState:
-    """The state after the step for the samples whose residual is `lower`, and the one before it for the others.
+def _prepare(problem: NonlinearProblem, state: HeldState, running: Tensor) -> None:
+    """Sets the step lengths, and renews the matrices of the samples that need it, after what the last step has shown.
 
-    A sample that did not move with its own matrix takes a shorter step, one that did not move with an older matrix
-    takes its own. `enough` says where the old matrix still serves.
+    A sample that did not move with its own matrix takes a shorter step; one that did not move with an older matrix, or
+    for which the old one is not expected to be enough, takes its own.
     """
-    move = per_sample(lower, moved.w)
-    stuck = ~lower & state.fresh
-    length = torch.ones_like(moved.norm) if state.length is None else state.length
-    both = moved.matrix is not None and state.matrix is not None
-    return HeldState(
-        w=torch.where(move, moved.w, state.w),
-        norm=torch.where(lower, moved.norm, state.norm),
-        broken=~usable,
-        matrix=moved.matrix.where(lower, state.matrix) if both else None,  # type: ignore[union-attr, arg-type]
-        r=torch.where(move, moved.r, state.r),
-        held=state.held,
-        target=state.target,
-        renew=~(enough | stuck),
-        fresh=stuck,
-        length=torch.where(stuck, 0.5 * length, length.masked_fill(lower, 1.0)),
-    )
-
-
-def _renewed(problem: NonlinearProblem, state: HeldState, running: Tensor) -> HeldState:
-    """The state with new matrices for the samples that need one and are still running."""
-    if state.renew is None:
-        return state
-    wanted = state.renew & running
-    fresh = wanted | state.fresh
-    if state.matrix is not None:
-        return replace(state, held=state.matrix.where(wanted, state.held), renew=None, fresh=fresh)
-    rows = wanted.nonzero().squeeze(1)
-    if len(rows) == 0:
-        return state
-    at = problem.without_graph()
-    if len(rows) == len(wanted) or not problem.rowwise:
-        held = evaluate_with_matrix(at, state.w)[1].where(wanted, state.held)
+    if state.previous is None:
+        return
+    # The residual after another step with the same matrix is about norm (norm / previous).
+    enough, stuck = state.norm * state.norm <= state.target * state.previous, None
+    if state.lower is not None:
+        stuck = ~state.lower & state.fresh
+        enough = (enough & state.lower) | stuck
+        length = torch.ones_like(state.norm) if state.length is None else state.length
+        state.length = torch.where(stuck, 0.5 * length, length.masked_fill(state.lower, 1.0))
     else:
-        held = state.held.put(rows, evaluate_with_matrix(at.take(rows), take(state.w, rows))[1])
-    return replace(state, held=held, renew=None, fresh=fresh)
+        state.length = None
+    if stuck is None and problem.agree(enough):
+        state.fresh = False
+        return
+    outdated = ~enough
+    _renew(problem, state, outdated, running)
+    state.fresh = outdated if stuck is None else outdated | stuck
+
+
+def _renew(problem: NonlinearProblem, state: HeldState, outdated: Tensor, running: Tensor) -> None:
+    """Replaces the held matrices of the samples that are `outdated`, (batch,), and still running."""
+    if state.matrix is not None:
+        state.held = state.matrix if problem.agree(outdated) else state.matrix.where(outdated, state.held)
+        return
+    wanted, at = outdated & running, problem.without_graph()
+    rows = wanted.nonzero().squeeze(1)
+    if len(rows) == len(wanted) or not problem.rowwise:
+        state.held = evaluate_with_matrix(at, state.w)[1].where(wanted, state.held)
+    elif len(rows) > 0:
+        state.held = state.held.put(rows, evaluate_with_matrix(at.take(rows), take(state.w, rows))[1])
