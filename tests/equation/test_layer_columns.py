@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from resolvent.equation.layer_columns import MIN_BATCH
-from resolvent.equation.matrix import LayerMatrix, coupled_matrix
+from resolvent.equation.layer_matrix import LayerMatrix, coupled_matrix
 from resolvent.equation.mixing import LayerMixing, MatrixMixing
 from resolvent.equation.norms import in_columns, length, put, row_lengths, take
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from resolvent.equation.matrix import Dense, LayerMatrix
+from resolvent.equation.layer_matrix import LayerMatrix
+from resolvent.equation.matrix import Dense
 from resolvent.equation.mixing import LayerMixing
 
 SIZES = (1, 2, 3, 7)

@@ -7,23 +7,22 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 
-from resolvent.equation.closed import Edge, closed_tensors, outer_edges
-from resolvent.equation.evaluation import Evaluation, LastEvaluation
+from resolvent.equation.attachment import attach_named, linearize
+from resolvent.equation.closed import outer_edges
+from resolvent.equation.evaluation import LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.function import Function
 from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
-from resolvent.equation.linearization import Linearization, evaluate_with_matrix
+from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
 from resolvent.equation.norms import length, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
-from resolvent.equation.solution_function import attach_solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
@@ -118,7 +117,7 @@ class AttachedAdjoint(Adjoint):
             image = problem.evaluate(w)
             tensors, solve_at = self._close(problem.detach(), options, w)
         else:
-            linearization = _linearize(problem, solution, last, compare=not options.stopping.fixed)
+            linearization = linearize(problem, solution, last, compare=not options.stopping.fixed)
             linearization.state = solution.state if self.needs_inverse else None
             image, at = linearization.release(), linearization.evaluation
             tensors, solve_at = (), self._solve_with(options, linearization)
@@ -131,7 +130,7 @@ class AttachedAdjoint(Adjoint):
             # A direct solve makes no product that gradients could come with.
             if self.order == 1 and not (forward_mode() or linearization.matrix_given):
                 edges = [] if first is None else [first, *outer]
-                found = _attach_named(problem, InverseMap(solve_at, 1), at, image, edges, w)
+                found = attach_named(problem, InverseMap(solve_at, 1), at, image, edges, w)
                 if found is not None:
                     return found
         inverse = InverseMap(solve_at, self.order)
@@ -168,52 +167,6 @@ class AttachedAdjoint(Adjoint):
                 return self.solve_linear(options, LinearProblem(x, Linearization(at, w), transposed))
 
         return (w, tau, c.detach(), *(tensor.detach() for tensor in closed.tensors)), solve_at
-
-
-def _linearize(
-    problem: NonlinearProblem, solution: Solution, last: LastEvaluation | None, compare: bool
-) -> Linearization:
-    """A at the solution. The last evaluation of the solve is used if it was there; `compare` as for its `take`."""
-    w, matrix, detached = solution.value.detach(), solution.matrix, problem.detach()
-    evaluation = None if last is None else last.take(w, compare)
-    if evaluation is None and matrix is None and last is not None and _by_newton(problem, solution):
-        with torch.no_grad():
-            matrix = evaluate_with_matrix(problem.detach(last), w)[1]
-        evaluation = last.take(w, compare)
-    evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
-    linearization = Linearization(detached, w, matrix, evaluation)
-    linearization.contracting = _contracted(solution)
-    return linearization
-
-
-def _contracted(solution: Solution) -> Tensor | None:
-    """Mask (batch,) of the samples that the quick attempt solved; None for all, or if there was none."""
-    if not solution.quick or len(solution.solvers) == 1:
-        return None
-    return solution.solver_index == 0
-
-
-def _by_newton(problem: NonlinearProblem, solution: Solution) -> bool:
-    """Whether Newton's method solved samples that the quick attempt did not. Then the backward pass is solved directly
-    too, and one evaluation gives the matrices of all samples."""
-    return problem.rowwise and solution.quick and any(solver.has_matrix for solver in solution.solvers[1:])
-
-
-def _attach_named(
-    problem: NonlinearProblem, inverse: InverseMap, evaluation: Evaluation, image: Tensor, edges: list[Edge], w: Tensor
-) -> Tensor | None:
-    """The solution w with first derivatives, if all tensors that F closes over are found by name, else None."""
-    tau = problem.tau
-    learned = isinstance(tau, Tensor) and tau.requires_grad
-    tensors = closed_tensors(edges, problem.function, *([tau] if isinstance(tau, Tensor) else []))
-    if tensors is None:
-        return None
-    if not tensors:
-        return attach_solution(inverse, w, problem.b, None, (), evaluation.like)
-    end = get_gradient_edge(changed(problem, b=problem.b.detach()).step_of(image)) if learned else evaluation.end
-    assert end is not None
-    closed = Closed(tensors, evaluation.start, end, None if learned else tau)
-    return attach_solution(inverse, w, problem.b, closed, tuple(tensors.values()), evaluation.like)
 
 
 def _check_inverse(adjoint: Adjoint, problem: NonlinearProblem, options: SolveOptions) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from resolvent.equation.evaluation import Evaluation, graph_start
 from resolvent.equation.function import ROWS, value_of
 from resolvent.equation.jacobian import from_rows, gradient
-from resolvent.equation.matrix import Dense, Matrix, coupled_matrix
+from resolvent.equation.layer_matrix import coupled_matrix
+from resolvent.equation.matrix import Dense, Matrix
 from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
 from resolvent.equation.problem import NonlinearProblem, changed
