@@ -16,8 +16,9 @@ from resolvent.solvers.linear import DenseLU
 from resolvent.solvers.newton import SUFFICIENT
 from resolvent.solvers.nonlinear import NonlinearSolver
 
-# Up to this many rows a Jacobian in closed form takes hardly longer than the value, and saves one in the backward pass.
-_FEW_ROWS = 4096
+# Up to this many rows a Jacobian in closed form takes hardly longer than the value. With a graph up to more of them, as
+# it saves one in the backward pass.
+_FEW_ROWS, _FEW_ROWS_WITH_GRAPH = 1024, 4096
 
 # A step with an old matrix must be expected to leave at most this fraction of the tolerance.
 _CAUTION = 0.1
@@ -114,7 +115,8 @@ class SimplifiedNewton(NonlinearSolver):
 
 def _few(problem: NonlinearProblem, w: Tensor) -> bool:
     """Whether the matrix costs little beside the value."""
-    few = not w.is_cpu or math.prod(w.shape[:2]) <= _FEW_ROWS
+    most = _FEW_ROWS if problem.last is None else _FEW_ROWS_WITH_GRAPH
+    few = not w.is_cpu or math.prod(w.shape[:2]) <= most
     return few and problem.function.value_and_jacobian is not None
 
 
