@@ -61,7 +61,7 @@ class Trial:
             distance=singular if self.equations.kind == "pole" else forward.distance,
             stopping=rs.Stopping(atol=0.0),
         )
-        return Verdict(transposed, solutions[0])
+        return Verdict(transposed, solutions[0], backward=True)
 
     def draw(self) -> Samples:
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed()}/{self.key}".encode()))

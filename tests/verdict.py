@@ -25,13 +25,15 @@ class Verdict:
         excess: the residual in units of the tolerance at the scale of the equation.
     """
 
-    def __init__(self, samples: Samples, solution: rs.Solution) -> None:
+    def __init__(self, samples: Samples, solution: rs.Solution, backward: bool = False) -> None:
         exact, value = samples.to(DOUBLE), solution.value.detach().to(DOUBLE)
         self.b, self.value, self.steps = exact.b, value, solution.steps
         self.status = solution.status
         self.converged = solution.status == rs.Status.CONVERGED
         self.residual, self.reported = rms(exact.defect(value)), solution.residual.to(DOUBLE)
         self.tolerance = tolerance(samples, torch.maximum(rms(exact.b), rms(value)))
+        if backward:
+            self.tolerance = torch.maximum(self.tolerance, _backward_error(samples, value))
         self.rounding = _rounding(samples, exact, solution.value.detach())
         self.distance = torch.zeros_like(self.residual) if exact.distance is None else exact.distance(exact, value)
         # Far out, float64 may not see b: what it might have missed counts against the claim.
@@ -70,6 +72,14 @@ def tolerance(samples: Samples, scale: Tensor) -> Tensor:
     """atol + rtol * scale, as it is documented for the precision of the samples."""
     dtype, stopping = samples.b.dtype, samples.stopping
     return (ATOL[dtype] if stopping.atol is None else stopping.atol) + RTOL[dtype] * scale
+
+
+def _backward_error(samples: Samples, u: Tensor) -> Tensor:
+    """Four roundings of |A| |u| + |g|, A = I - tau M: no method makes the residual of a linear system smaller."""
+    exact = samples.to(DOUBLE)
+    A = torch.eye(u.shape[1], dtype=DOUBLE) - exact.tau[:, None, None] * exact.conditions[0]
+    size = torch.linalg.matrix_norm(A, 2) * rms(u) + rms(exact.b)
+    return 4 * torch.finfo(samples.b.dtype).eps * size
 
 
 def natural_scale(exact: Samples) -> Tensor:

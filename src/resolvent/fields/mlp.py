@@ -172,7 +172,7 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
             tangents = tangents * slopes if tangents.shape[2] == 1 else tangents.mul_(slopes)
         assert tangents is not None
         values.append(columns)
-        jacobians.append(tangents.expand(-1, -1, len(part)))
+        jacobians.append(tangents.expand(-1, -1, part.shape[0]))
     if len(values) == 1:
         return values[0].t(), jacobians[0].permute(2, 0, 1)
     return torch.cat(values, dim=1).t(), torch.cat(jacobians, dim=2).permute(2, 0, 1)
@@ -185,7 +185,8 @@ def _product(layer: nn.Linear, columns: Tensor) -> Tensor:
 
 def _parts(links: Links, y: Tensor) -> Sequence[Tensor]:
     """Parts of a large batch on the CPU. They change the result of a sample by no more than rounding."""
-    if len(y) <= _MIN_ROWS or not y.is_cpu:
+    # A tracer's tensors are of a class of their own. Their size must not decide.
+    if type(y) is not Tensor or not y.is_cpu or len(y) <= _MIN_ROWS:
         return (y,)
     width = max((layer.weight.shape[0] for layer, _ in links if isinstance(layer, nn.Linear)), default=1)
     most = _CACHED // (width * y.shape[1] * y.element_size())

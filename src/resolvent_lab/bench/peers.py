@@ -65,6 +65,7 @@ def _try(contender: Contender, task: Task, exact: StepResult, limit: float) -> d
         if not (reached <= limit and math.isfinite(error)):
             return {"residual": reached, "gradient_error": error, "fit": False}
         seconds = min(contender.seconds("train", 1) for _ in range(2))  # The first one warms up.
+        contender.seconds("infer", 20)  # A method may fail on other data.
     except (RuntimeError, ValueError, rs.errors.ResolventError) as failure:
         return {"failure": (str(failure).splitlines() or [type(failure).__name__])[0], "fit": False}
     return {"residual": reached, "gradient_error": error, "seconds": seconds, "fit": True}
