@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import ROWS, Function, value_of
+from resolvent.equation.function import ROWS, value_of
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.layer_matrix import coupled_matrix
 from resolvent.equation.matrix import Dense, Matrix
@@ -187,30 +187,23 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             image = image if mix is None else mix(F.rows_of(w, image))
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
-        image, jacobian = _by_repeated_rows(problem, single, rows)
+        size, found = rows.shape[1:].numel(), []
+        for part in _parts(rows):  # They bound the memory of the graph, and count once.
+            some = rows[part].detach()
+            batch = some.shape[0]
+            stacked = some.repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
+            with torch.enable_grad():
+                images = problem.call(stacked, single.take(part).repeat(size))
+            selected = torch.eye(size, dtype=w.dtype, device=w.device).repeat_interleave(batch, 0)
+            pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
+            found.append((images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)))
+        problem.work.evaluations -= len(found) - 1
+        problem.work.vjps += 1
+        image, jacobian = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
         image = image if mix is None else mix(F.rows_of(w, image))
     if mix is None:
         return image, _dense(problem, jacobian)
     return image, coupled_matrix(mix, F.unflatten(jacobian, w), problem.tau)
-
-
-def _by_repeated_rows(problem: NonlinearProblem, F: Function, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """F and its Jacobian, from one call with every row repeated for each unknown. A large batch goes in parts, which
-    bounds the memory of the graph; they count once."""
-    size, found = rows.shape[1:].numel(), []
-    for part in _parts(rows):
-        some = rows[part].detach()
-        batch = some.shape[0]
-        stacked = some.repeat(size, *(1,) * (rows.dim() - 1)).requires_grad_()
-        with torch.enable_grad():
-            images = problem.call(stacked, F.take(part).repeat(size))
-        selected = torch.eye(size, dtype=rows.dtype, device=rows.device).repeat_interleave(batch, 0)
-        pulled = gradient(images, stacked, selected.reshape(stacked.shape), retain_graph=False)
-        found.append((images[:batch].detach(), pulled.reshape(size, batch, size).transpose(0, 1)))
-    problem.work.evaluations -= len(found) - 1
-    problem.work.vjps += 1
-    image, jacobian = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
-    return image, jacobian
 
 
 def _parts(rows: Tensor) -> list[slice]:
