@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from torch.nn.utils.parametrizations import spectral_norm
 
 import resolvent as rs
-from resolvent.equation import adjoint as adjoint_module
+from resolvent.equation import attachment
 from resolvent.equation.adjoint import AttachedAdjoint
 from resolvent.equation.approximate_adjoint import NeumannAdjoint, OneStepAdjoint, PhantomAdjoint
 from seeding import shifted
@@ -58,18 +58,18 @@ def watched(seen: list[rs.Solution], **options: Any) -> rs.ImplicitAdjoint:
 
 def general(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every solve leave the gradients of what F closes over to the autograd engine."""
-    monkeypatch.setattr("resolvent.equation.adjoint.closed_tensors", lambda *arguments: None)
+    monkeypatch.setattr("resolvent.equation.attachment.closed_tensors", lambda *arguments: None)
 
 
 def named(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What every later solve finds that F closes over."""
-    found, original = list[Any](), adjoint_module.closed_tensors
+    found, original = list[Any](), attachment.closed_tensors
 
     def watch(*arguments: Any) -> Any:
         found.append(original(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(adjoint_module, "closed_tensors", watch)
+    monkeypatch.setattr(attachment, "closed_tensors", watch)
     return found
 
 
