@@ -78,10 +78,6 @@ class Linearization:
         """A^T u."""
         return u - self._pull_back(self.problem.tau * u)
 
-    def transposed_defect(self, g: Tensor, u: Tensor) -> Tensor:
-        """g - A^T u."""
-        return self.transposed_image(g - u, u)
-
     def transposed_image(self, g: Tensor, u: Tensor) -> Tensor:
         """g + tau F'(w)^T u."""
         tau = self.problem.tau
