@@ -46,6 +46,42 @@ def test_a_sample_does_not_depend_on_the_others(unknowns: int) -> None:
         assert own.item() == steps[n].item()
 
 
+def test_finished_samples_are_not_evaluated_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(shifted(4))
+    slopes, b = rates(0.01, 0.02, 0.01, 0.35, 0.2, 0.02, 0.01), torch.randn(7, 20)
+    rows: list[int] = []
+
+    def field(w: Tensor, c: Tensor) -> Tensor:
+        rows.append(len(w))
+        return c * torch.sin(w)
+
+    with torch.no_grad():
+        whole = rs.resolve(rs.Rowwise(field, slopes), b, 1.0)
+        assert set(rows) == {7}
+        rows.clear()
+        monkeypatch.setattr("resolvent.equation.contraction._MIN_SIZE_TO_COMPACT", 1)
+        part = rs.resolve(rs.Rowwise(field, slopes), b, 1.0)
+    assert rows[0] == 7
+    assert rows == sorted(rows, reverse=True)
+    assert rows[-1] == 1
+    torch.testing.assert_close(part.value, whole.value, rtol=1e-14, atol=1e-14)
+    assert torch.equal(part.steps, whole.steps)
+    torch.testing.assert_close(part.residual, whole.residual, rtol=1e-3, atol=1e-16)
+
+
+def test_an_equilibrium_stops_at_the_tolerance_of_its_own_size() -> None:
+    """Without b the tolerance is relative to the solution, whatever the absolute one."""
+    torch.manual_seed(shifted(5))
+    weights, x = torch.randn(40, 40) / 40**0.5, 100 * torch.randn(6, 40)
+    loose = rs.Stopping(rtol=1e-3, atol=1e-14)
+    layer = rs.Equilibrium(lambda z, x: 10 * torch.tanh(0.03 * z @ weights) + x, stopping=loose)
+    with torch.no_grad():
+        solution = layer.solution(x)
+    assert (solution.residual <= 1e-3 * solution.value.square().mean(1).sqrt()).all()
+    assert solution.steps.max() <= 5
+    assert type(solution.solvers[-1]).__name__ == "Picard"
+
+
 def test_what_is_not_finite_is_not_converged() -> None:
     slopes = rates(0.1, 0.1, 0.1)
     slopes[1, 4] = torch.nan

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.norms import rms, select
+from resolvent.equation.norms import length, put, rms, select, take
 from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import transforming
+from resolvent.equation.torch_func import any_true, transforming
 
 # A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods, the
 # sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction holds.
 _QUICKLY, _QUICKLY_IF_SMALL, _SMALL = 0.4, 0.7, 1024
+# Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
+_MIN_SIZE_TO_COMPACT = 1 << 14
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
@@ -33,34 +35,69 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
-    checks = stopping.checks(w.device)
+    checks, last = stopping.checks(w.device), PredictedLast(problem)
     convergence = Convergence(problem, attempt.solver, stopping)
-    last = PredictedLast(problem)
+    size = rms if convergence.parts is None else convergence.parts.norm
     r, image = last.plain.defect_and_image(w)
-    norm = rms(r)
-    progress = convergence.begin(last.plain, State(w=w, norm=norm), None, checks(0))
-    if progress.finished:
-        return progress
-    begun, tolerance = progress.running, convergence.strictest(progress)
+    norm, scale = size(r), length(problem.b)
+    progress = convergence.first(problem, w, norm, scale)
+    within = _Tolerance(problem, convergence, progress)
+    tolerance = within.at(w)
+    going = norm > tolerance
     if problem.contracting is not None:
-        begun = begun & problem.contracting
-    going = begun
+        going = going & problem.contracting
+    steps = torch.zeros_like(going, dtype=torch.int32)
     quickly = attempt.rate or (_QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY)
-    all_going = False  # Whether all samples are known to continue.
-    before = progress.scale / convergence.ratio  # Beside b, the first residual hints at the rate.
+    before = scale / convergence.ratio  # Beside b, the first residual hints at the rate.
+    may_compact = convergence.parts is None and not within.follows and _may_compact(problem, w)
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        moved = w + problem.precondition(r) if image is None else image
-        w = moved if all_going else select(going, moved, w)
-        at = last.problem_at(step, before, norm, tolerance)
-        r, image = at.defect_and_image(w)
-        before, norm = norm, rms(r)
-        if step > 1:  # `update` counts the first step.
-            progress.steps = progress.steps + going
-        going = going & (norm > tolerance) & (norm < quickly * before)
-        count = int(going.sum()) if checks(step) else None
+        count = int(going.sum()) if checks(step - 1) else None
         if count == 0:
             break
-        all_going = count == going.numel()
-    convergence.update(last.plain, progress, State(w=w, norm=norm), begun, checks(0))
+        moved = w + problem.precondition(r) if image is None else image
+        if may_compact and count is not None and 2 * count <= len(going):
+            before = norm
+            w, r, image, norm = _step_of_some(problem, going.nonzero().squeeze(1), moved, w, r, norm)
+        else:
+            w = moved if count == going.numel() else select(going, moved, w)
+            r, image = last.problem_at(step, before, norm, tolerance).defect_and_image(w)
+            before, norm, tolerance = norm, size(r), within.at(w)
+        steps = steps + going
+        going = going & (norm > tolerance) & (norm < quickly * before)
+    convergence.update(last.plain, progress, State(w=w, norm=norm, r=r), torch.ones_like(going), checks(0))
+    progress.steps = steps
     convergence.end(progress)
     return progress
+
+
+class _Tolerance:
+    """The tolerance at which samples stop. It is relative to |b|, and so holds whatever the size of the solution. Where
+    b is zero, as in an equilibrium model, it follows the size of the iterate."""
+
+    def __init__(self, problem: Problem, convergence: Convergence, progress: Progress) -> None:
+        self._convergence, self._progress = convergence, progress
+        self._of_b, self._resting = convergence.strictest(progress.scale), progress.scale == 0
+        self.follows = not problem.linear and any_true(self._resting)
+
+    def at(self, w: Tensor) -> Tensor:
+        if not self.follows:
+            return self._of_b
+        self._convergence.measure(self._progress, w)
+        return torch.where(self._resting, self._progress.earned, self._of_b)
+
+
+def _may_compact(problem: Problem, w: Tensor) -> bool:
+    """Whether evaluations of the unfinished samples alone pay: without a graph, which would have to hold all."""
+    alone = problem.rowwise and not problem.linear and problem.without_graph() is problem
+    return alone and w.is_cpu and w.numel() >= _MIN_SIZE_TO_COMPACT
+
+
+def _step_of_some(
+    problem: Problem, rows: Tensor, moved: Tensor, w: Tensor, r: Tensor, norm: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """The step of the samples `rows` alone: the iterates of all samples, their defects, images and norms. Images are
+    those of the `rows`; the others do not move any more."""
+    iterates = take(moved, rows)
+    defects, images = problem.take(rows).defect_and_image(iterates)
+    image = None if images is None else put(moved, rows, images)
+    return put(w, rows, iterates), put(r, rows, defects), image, put(norm, rows, rms(defects))

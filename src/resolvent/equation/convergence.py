@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import flat, length, select
+from resolvent.equation.norms import length, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Solver, State
@@ -30,6 +30,8 @@ from resolvent.equation.torch_func import all_true, any_true, whole
 
 # The residual must fall below this fraction of its reference to count as progress.
 _PROGRESS = 0.999
+# A residual within the tolerance is not at its rounding as long as a step reduces it to this fraction.
+_FALLS = 0.5
 # An iterate is far from the start, where rounding could hide b, when it is larger than the start by this factor. The
 # factor is smaller, down to the second number, when the tolerance is close to rounding.
 _FAR, _LEAST_FAR = 10.0, 2.0
@@ -108,8 +110,7 @@ class Convergence:
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
         self.atol = torch.full((), atol, dtype=problem.b.dtype)
-        self.of_components = None if problem.linear else stopping.of_components(problem.b)
-        self.relative = relative
+        self.parts = None if problem.linear else stopping.parts(problem.b, problem.precision)
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
         self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
         self.patience = max(stopping.patience, solver.patience)
@@ -141,9 +142,9 @@ class Convergence:
             within = torch.maximum(within, floor)
         return within.nan_to_num(nan=torch.nan, posinf=torch.nan)
 
-    def strictest(self, progress: Progress) -> Tensor:
-        """The tolerance for a residual that is small enough whatever the size of the iterate."""
-        return torch.add(self.atol, progress.scale, alpha=self.rtol)
+    def strictest(self, scale: Tensor) -> Tensor:
+        """The tolerance for a residual that is small enough whatever the size of the iterate; `scale` is |b|."""
+        return torch.add(self.atol, scale, alpha=self.rtol)
 
     def far(self, progress: Progress) -> Tensor:
         """Mask (batch,) of converged samples that need an error estimate."""
@@ -157,10 +158,11 @@ class Convergence:
         near = norm <= progress.earned
         return near if progress.natural is None else near & (progress.size <= progress.horizon)
 
-    def begin(
-        self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
+    def first(
+        self, problem: Problem, w: Tensor, norm: Tensor, scale: Tensor, natural: Tensor | None = None
     ) -> Progress:
-        norm, scale, size = state.norm, length(problem.b), length(state.w)
+        """The progress at the first guess w, before any judgement; `scale` is |b|."""
+        size = scale if w is problem.b else length(w)
         idle = torch.zeros_like(norm, dtype=torch.int32)
         steps = torch.ones_like(idle) if self.at_once else idle
         if natural is None and self.own is None:
@@ -168,28 +170,41 @@ class Convergence:
             # Every residual is within an infinite tolerance, and none within NaN.
             natural = natural.nan_to_num(nan=torch.nan, posinf=torch.nan)
         horizon = norm if natural is None else self.far_from * natural
-        progress = Progress(state.w, norm, idle, steps, norm, norm, norm, idle, scale, natural, horizon, size, norm)
-        self._measured(progress, size)
-        if check and self._unanimous(problem, progress, state):
+        limit = self.divergence * norm
+        return Progress(w, norm, idle, steps, norm, limit, norm, idle, scale, natural, horizon, size, norm)
+
+    def begin(
+        self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
+    ) -> Progress:
+        norm, parts = state.norm, self.parts
+        progress = self.first(problem, state.w, norm, length(problem.b), natural)
+        self._measured(progress, progress.size)
+        near = self._near(progress, norm) if check else None
+        if near is not None and all_true(near) and (parts is None or all_true(parts.within(near, problem, state))):
+            self._agree(progress)
             return progress
         tolerance = self.tolerance(progress, state.floor)
         progress.limit = self.divergence * torch.maximum(norm, tolerance)
-        converged = self._with_components(problem, state.w, norm <= tolerance)
+        converged = norm <= tolerance if parts is None else parts.within(norm <= tolerance, problem, state)
         progress.status = self._verdict(progress, converged, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
 
     def update(self, problem: Problem, progress: Progress, state: State, running: Tensor, check: bool) -> None:
-        norm = state.norm
+        norm, before = state.norm, progress.last
         progress.steps = progress.steps + running
         progress.last = norm
         self.measure(progress, state.w)
         # Finished samples have not moved, so this holds for all samples if it holds for the running ones.
-        if check and self._unanimous(problem, progress, state):
+        parts = self.parts
+        near = self._near(progress, norm) if check else None
+        if near is not None and all_true(near) and (parts is None or all_true(parts.within(near, problem, state))):
             progress.value, progress.residual = state.w, norm
+            self._agree(progress)
             return
-        converged = self._with_components(problem, state.w, norm <= self.tolerance(progress, state.floor))
+        within = norm <= self.tolerance(progress, state.floor)
+        converged = within if parts is None else parts.within(within, problem, state)
         if self.last_counts:
             progress.value, progress.residual = state.w, norm
         else:
@@ -197,22 +212,16 @@ class Convergence:
             keep = running & (converged | (norm < progress.residual))
             progress.value = select(keep, state.w, progress.value)
             progress.residual = torch.where(keep, norm, progress.residual)
-        progress.status = torch.where(running, self._verdict(progress, converged, state), progress.status)
+        verdict = self._verdict(progress, converged, state)
+        if parts is not None and parts.final:
+            # The whole is at its rounding: further steps do not change what it leaves of a part.
+            verdict = verdict.masked_fill(within & ~converged & (norm > _FALLS * before), Status.STALLED.value)
+        progress.status = torch.where(running, verdict, progress.status)
 
-    def _with_components(self, problem: Problem, w: Tensor, converged: Tensor) -> Tensor:
-        """Mask (batch,) of the `converged` samples whose components are within their own tolerances."""
-        if self.of_components is None or not any_true(converged):
-            return converged
-        within = self.of_components + self.relative * torch.maximum(problem.b.abs(), w.abs())
-        return converged & flat(problem.defect(w).abs() <= within).all(1)
-
-    def _unanimous(self, problem: Problem, progress: Progress, state: State) -> bool:
-        """Whether all samples have converged near the start. Most solves end like this, and need no further test."""
-        near = self._with_components(problem, state.w, self._near(progress, state.norm))
-        progress.unanimous = progress.all_converged = progress.finished = all_true(near)
-        if progress.unanimous:
-            progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
-        return progress.unanimous
+    def _agree(self, progress: Progress) -> None:
+        """Marks all samples as converged near the start. Most solves end like this, and need no further test."""
+        progress.unanimous = progress.all_converged = progress.finished = True
+        progress.status = torch.full_like(progress.status, Status.CONVERGED.value)
 
     def _verdict(self, progress: Progress, converged: Tensor, state: State) -> Tensor:
         """The new status of samples that were running."""

@@ -139,9 +139,13 @@ class LayerMatrix(Matrix):
     @cached_property
     def _propagators(self) -> Tensor:
         """P_n = (I - tau theta J_n)^{-1} (I + tau (1 - theta) J_{n-1}), (batch, layers - 1, k, k)."""
-        later = self.inverses[0][:, 1:]
+        later, theta = self.inverses[0][:, 1:], self.mix.theta
+        if not isinstance(theta, Tensor) and theta == 1:
+            return later
         identity = torch.eye(later.shape[-1], dtype=later.dtype, device=later.device)
-        return later @ (identity + (self.tau * (1 - self.mix.theta)) * self.blocks[:, :-1])
+        earlier = identity + (self.tau * (1 - theta)) * self.blocks[:, :-1]
+        # For a few unknowns a product of many small matrices takes three times as long.
+        return (later.unsqueeze(-1) * earlier.unsqueeze(-3)).sum(-2) if later.shape[-1] <= 2 else later @ earlier
 
 
 def coupled_matrix(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Matrix:

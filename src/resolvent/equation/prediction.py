@@ -54,7 +54,7 @@ class PredictedLast:
 def steps_left(before: Tensor, norm: Tensor, tolerance: Tensor) -> float:
     """How many more steps it takes until all samples are within the tolerance, if all go on as in the last one, from
     residuals `before` to `norm`. Infinite if they do not contract. Waits for the device."""
-    then, now = torch.stack([before / tolerance, norm / tolerance]).amax(1).tolist()
+    then, now = (torch.stack([before, norm]) / tolerance).amax(1).tolist()
     if now <= 1:
         return 0.0
     return math.log(now) / math.log(then / now) if now < then else math.inf

@@ -17,6 +17,7 @@ class State:
     Attributes:
         w: (batch, *shape), the iterate.
         norm: (batch,), the root mean square of its defect.
+        r: the defect, if it is kept.
         broken: mask (batch,) of samples on which the method cannot continue; None if that cannot happen.
         matrix: I - tau F'(w), if the solver has it.
         floor: (batch,), the residual that the rounding of the equation's terms leaves, if the solver computes it. No
@@ -25,6 +26,7 @@ class State:
 
     w: Tensor
     norm: Tensor
+    r: Tensor | None = None
     broken: Tensor | None = None
     matrix: Matrix | None = None
     floor: Tensor | None = None

@@ -10,6 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from resolvent.equation.parts import Components, PartTest
+
 # Default tolerances, somewhat above the rounding of one evaluation of F, which residuals cannot go below.
 _RTOL = {torch.float64: 1e-9, torch.float32: 1e-6, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
 _ATOL = {torch.float64: 1e-10, torch.float32: 1e-7, torch.float16: 1e-4, torch.bfloat16: 1e-3}
@@ -58,8 +60,8 @@ class StoppingRule(ABC):
             return float(self.atol.double().square().mean().sqrt())
         return _ATOL[precision] if self.atol is None else self.atol
 
-    def of_components(self, b: Tensor) -> Tensor | None:
-        """The absolute tolerances of the components of a sample of b (batch, *shape); None if they share a number."""
+    def parts(self, b: Tensor, precision: torch.dtype) -> PartTest | None:
+        """The test of the components of a sample of b (batch, *shape); None if they share one tolerance."""
         if not isinstance(self.atol, Tensor):
             return None
         shape = tuple(b.shape[1:])
@@ -68,7 +70,7 @@ class StoppingRule(ABC):
             raise ValueError(
                 f"atol as a tensor must have the shape of a sample, {shape}, got {tuple(self.atol.shape)}."
             )
-        return self.atol.to(b)
+        return Components(self.atol.to(b), self.relative(precision))
 
     def tightened(self, amplification: float, precision: torch.dtype) -> "StoppingRule":
         """The rule for an equation whose error is later multiplied by `amplification`: tighter by that factor."""
@@ -102,7 +104,7 @@ class Stopping(StoppingRule):
 
         |w - b - tau F(w)|_i <= atol_i + rtol * max(|b_i|, |w_i|),
 
-    which takes one more evaluation of F where the norm is within the tolerance.
+    which takes one more evaluation of F with most solvers, where the norm is within the tolerance.
 
     The scale includes |w| because rounding alone leaves a residual of that relative size. An iterate many times larger
     than the start of the solve must also have a small error (see docs/did-not-converge.md). The linear solve of the

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from resolvent.blocks.strategies.group_tolerance import accurate, are_stages, group_options
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, KeptRows
 from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS
 from resolvent.equation.mixing import LayerMixing, MatrixMixing
-from resolvent.equation.norms import rms, row_lengths, select, take
+from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution, joined
@@ -31,13 +32,8 @@ if TYPE_CHECKING:
 
 # A fixed-point iteration contracts if the ratio of two successive changes is below this.
 _CONTRACTS = 1.0
-# The largest h F' that the tolerance of a group allows for. Beyond it states may be inaccurate; such samples are solved
-# layer by layer.
-_SLOPES = 1e3
 # States of more unknowns than this are solved in groups of at most eight layers.
 _SMALL = 10
-# A stage is accurate if its error is at most this many roundings of the states.
-_ROUNDINGS = 4.0
 
 
 @dataclass(frozen=True)
@@ -162,11 +158,11 @@ def _solve(
     theta, count = pass_.scheme.chord, len(numbers)
     assert theta is not None
     first = pass_.interval(numbers[0])
-    first = dataclasses.replace(first, options=_group_options(first.options, numbers, plan))
+    first = dataclasses.replace(first, options=_for_group(first.options, numbers, plan))
     field = pass_.vector_field
     # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
-    kept = None if _are_stages(theta) else KeptRows()
+    kept = None if are_stages(theta) else KeptRows()
     columns = x.dim() == 2 and x.shape[1] <= MOST_UNKNOWNS and len(x) >= MIN_BATCH
     F = field.together(times, LayerMixing(theta), x)
     # A chain of wider layers takes longer in columns than as the modules that it is made of.
@@ -176,19 +172,19 @@ def _solve(
     x = x.t().contiguous().t() if columns else x
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
     start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
-    options = first.options.tightened(group_amplification(theta, count, plan.contracting), b)
+    options = group_options(first.options, theta, count, plan.contracting, b)
     options = changed(options, solver=plan.to_tolerance(options.stopping.relative(b.dtype)))
     solution = resolve_with(options, F, b, first.step, start)
-    if _are_stages(theta):
+    if are_stages(theta):
         return solution, solution.value, solution.converged
     states = _states(F, b, first.step, solution.value, theta)
     if solution.quick and len(solution.solvers) == 1:
         return solution, states, solution.converged
-    accurate = _accurate(pass_, F, x, solution.value, states)
+    accurate_states = accurate(pass_, F, x, solution.value, states)
     if solution.quick:
         # These have contracted, so that errors of their stages are not amplified.
-        accurate = accurate | (solution.solver_index == 0)
-    return solution, states, solution.converged & accurate
+        accurate_states = accurate_states | (solution.solver_index == 0)
+    return solution, states, solution.converged & accurate_states
 
 
 def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number) -> Tensor:
@@ -214,7 +210,7 @@ def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number) ->
     return states + (recovered - recovered.detach())
 
 
-def _group_options(options: SolveOptions, numbers: range, plan: AutoGroup) -> SolveOptions:
+def _for_group(options: SolveOptions, numbers: range, plan: AutoGroup) -> SolveOptions:
     """The options for a group. They ignore failures: failed samples are solved layer by layer, which reports failures.
     The backward solve has no fallback, and keeps the policy of the block."""
     adjoint, place = options.adjoint, options.place
@@ -231,52 +227,6 @@ def _observe_solved(observe: Callable[[Solution], None], solution: Solution) -> 
     if not (solution.linear or solution.all_converged):
         solution = solution.take(solution.converged.nonzero().squeeze(1))
     observe(solution)
-
-
-def group_amplification(theta: Number, layers: int, contracting: bool = False) -> float:
-    """The factor by which the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers,
-    and the slopes in the states amplify an error of the stages by h F'. That is at most 1 / theta for samples that
-    contract, as in a single layer."""
-    if _are_stages(theta):
-        return float(layers)
-    return layers / float(theta) if contracting else layers * _SLOPES
-
-
-def _are_stages(theta: Number | None) -> bool:
-    """Whether the states are the stages."""
-    return not isinstance(theta, Tensor) and theta == 1
-
-
-@torch.no_grad()
-def _accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Tensor) -> Tensor:
-    """(batch,), whether the states satisfy the equation of every layer to the tolerance,
-
-        y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n),
-
-    or the `solved` stages are those of this equation to rounding. If h F' is large, small errors of the stages cause
-    large errors of the states.
-    """
-    theta, stopping = pass_.scheme.chord, pass_.options.stopping
-    assert theta is not None
-    ends = states.detach()
-    starts = torch.cat([x.detach().unsqueeze(1), ends[:, :-1]], dim=1)
-    stages = starts + theta * (ends - starts)
-    size = torch.maximum(_largest(starts), _largest(ends))
-    kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
-    rows = (~kept).nonzero().squeeze(1)
-    if len(rows) == 0:
-        return kept
-    stages = take(stages, rows)
-    part = F.take(rows)
-    slopes = part.unflatten(part.single_rows(part.flatten(stages)), stages)
-    defect = _largest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
-    within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
-    return kept.index_copy(0, rows, defect <= within)
-
-
-def _largest(rows: Tensor) -> Tensor:
-    """(batch,), the largest norm of a layer; `rows` has shape (batch, layers, *shape)."""
-    return row_lengths(rows).amax(1) / math.sqrt(max(1, math.prod(rows.shape[2:])))
 
 
 @torch.no_grad()

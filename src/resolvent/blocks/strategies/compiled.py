@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import AllTogether, applies, group_amplification, together
+from resolvent.blocks.strategies.all_together import AllTogether, applies, together
+from resolvent.blocks.strategies.group_tolerance import group_amplification
 from resolvent.blocks.strategies.newton_graph import (
     EVALUATIONS,
     Group,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from resolvent.blocks.strategies.group_tolerance import LayerTest
 from resolvent.blocks.strategies.layer_recurrence import Linearized, inverses, newton_direction, regular
 from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
@@ -27,7 +28,7 @@ class Group(NamedTuple):
         h: the step.
         theta: of the layers.
         rtol, atol: for the residual of a sample, see `Stopping`.
-        state_rtol, state_atol: for the error of its states.
+        state_rtol, state_atol: for a single layer, and for the error of its states.
     """
 
     field: Any
@@ -153,7 +154,8 @@ def _converged(group: Group, point: _Point, b: Tensor) -> Tensor:
     size = torch.maximum(rms(b), own)
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
     if group.theta == 1:
-        return converged
+        asked = LayerTest(group.state_rtol, group.state_atol, are_stages=True)
+        return asked.each(converged, point.r, b, point.w)
     # The error of the states is that of the stages times h F'. This is the largest entry of I - h M F'.
     largest = _matrices(group, point).abs().amax(dim=(1, 2, 3))
     if point.w.shape[1] > 1:

@@ -1,0 +1,141 @@
+"""The tolerance of a group of layers: every layer must be as accurate as if it had been solved alone."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.function import Function
+from resolvent.equation.norms import row_lengths, take
+from resolvent.equation.options import SolveOptions, precision_of
+from resolvent.equation.parts import PartTest
+from resolvent.equation.problem import changed
+from resolvent.equation.stopping import Stopping, StoppingRule
+from resolvent.equation.torch_func import any_true
+from resolvent.schemes.interval import Number
+
+if TYPE_CHECKING:
+    from resolvent.blocks.pass_ import Pass
+    from resolvent.equation.problem import Problem
+    from resolvent.equation.solver import State
+
+# The largest h F' that the tolerance of a group allows for. Beyond it states may be inaccurate; such samples are solved
+# layer by layer.
+_SLOPES = 1e3
+# A stage is accurate if its error is at most this many roundings of the states.
+_ROUNDINGS = 4.0
+
+
+@dataclass(frozen=True)
+class LayerTest(PartTest):
+    """Whether the equation of every layer n, w_n = y_{n-1} + theta h F(w_n), is solved to the tolerance of a layer.
+
+    Its defect is that of the group in row n, if the states y follow from the slopes at the stages w. If they are the
+    stages, theta = 1, it is the difference from the row before.
+    """
+
+    rtol: float
+    atol: float
+    are_stages: bool
+
+    final = True
+
+    def norm(self, r: Tensor) -> Tensor:
+        return _largest(r)
+
+    def within(self, wanted: Tensor, problem: "Problem", state: "State") -> Tensor:
+        if not any_true(wanted):
+            return wanted
+        assert state.r is not None
+        # Most solves end well below the tolerance, where the extremes decide.
+        largest = (1 + self.are_stages) * row_lengths(state.r).amax(1)
+        surely = wanted & (largest <= self._tolerance(row_lengths(state.w).amin(1), state.w))
+        return surely if torch.equal(surely, wanted) else self.each(wanted, state.r, problem.b, state.w)
+
+    def each(self, wanted: Tensor, r: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        """The same with no decision on the way; r is the defect of w."""
+        own = row_lengths(w)
+        size = torch.maximum(own, torch.cat([row_lengths(b[:, :1]), own[:, :-1]], 1))
+        if self.are_stages:
+            r = torch.cat([r[:, :1], r[:, 1:] - r[:, :-1]], 1)
+        return wanted & (row_lengths(r) <= self._tolerance(size, w)).all(1)
+
+    def _tolerance(self, lengths: Tensor, w: Tensor) -> Tensor:
+        return self.rtol * lengths + self.atol * math.sqrt(max(1, math.prod(w.shape[2:])))
+
+
+@dataclass(frozen=True)
+class GroupStopping(Stopping):
+    """The rule for a group. Its norm is a mean over the layers; `layers` tests each of them."""
+
+    layers: LayerTest | None = None
+
+    def parts(self, b: Tensor, precision: torch.dtype) -> PartTest | None:
+        return self.layers
+
+
+def group_options(options: SolveOptions, theta: Number, count: int, contracting: bool, b: Tensor) -> SolveOptions:
+    """The options with the tolerance of a group of `count` layers."""
+    amplification = group_amplification(theta, count, contracting)
+    rule = _group_stopping(options.stopping, amplification, are_stages(theta), precision_of(b))
+    return changed(options, stopping=rule, asked=options.asked or options.stopping)
+
+
+@lru_cache(maxsize=64)
+def _group_stopping(rule: StoppingRule, amplification: float, stages: bool, precision: torch.dtype) -> StoppingRule:
+    tight = rule.tightened(amplification, precision)
+    if not isinstance(rule, Stopping):  # A rule of the user's own.
+        return tight
+    test = LayerTest(rule.relative(precision), rule.absolute(precision), stages)
+    return GroupStopping(
+        tight.rtol, tight.atol, rule.max_steps, rule.patience, rule.divergence, rule.check_every, layers=test
+    )
+
+
+def group_amplification(theta: Number, layers: int, contracting: bool = False) -> float:
+    """The factor by which the tolerance of a group is tighter than that of a layer: its norm is a mean over the layers,
+    and the slopes in the states amplify an error of the stages by h F'. That is at most 1 / theta for samples that
+    contract, as in a single layer."""
+    if are_stages(theta):
+        return float(layers)
+    return layers / float(theta) if contracting else layers * _SLOPES
+
+
+def are_stages(theta: Number | None) -> bool:
+    """Whether the states are the stages."""
+    return not isinstance(theta, Tensor) and theta == 1
+
+
+@torch.no_grad()
+def accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Tensor) -> Tensor:
+    """(batch,), whether the states satisfy the equation of every layer to the tolerance,
+
+        y_n = y_{n-1} + h F((1 - theta) y_{n-1} + theta y_n),
+
+    or the `solved` stages are those of this equation to rounding. If h F' is large, small errors of the stages cause
+    large errors of the states.
+    """
+    theta, stopping = pass_.scheme.chord, pass_.options.stopping
+    assert theta is not None
+    ends = states.detach()
+    starts = torch.cat([x.detach().unsqueeze(1), ends[:, :-1]], dim=1)
+    stages = starts + theta * (ends - starts)
+    size = torch.maximum(_largest(starts), _largest(ends))
+    kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
+    rows = (~kept).nonzero().squeeze(1)
+    if len(rows) == 0:
+        return kept
+    stages = take(stages, rows)
+    part = F.take(rows)
+    slopes = part.unflatten(part.single_rows(part.flatten(stages)), stages)
+    defect = _largest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
+    within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
+    return kept.index_copy(0, rows, defect <= within)
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """(batch,), the largest norm of a layer; `rows` has shape (batch, layers, *shape)."""
+    return row_lengths(rows).amax(1) / math.sqrt(max(1, math.prod(rows.shape[2:])))

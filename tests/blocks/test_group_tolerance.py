@@ -1,0 +1,65 @@
+"""Layers that are solved for together are as accurate, each of them, as if they had been solved for alone."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from seeding import shifted
+
+RTOL = 1e-6
+
+# torch's compiler uses the one, and looks at the .grad of all that it is given.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+
+def excess(block: rs.ThetaBlock, net: nn.Module, x: Tensor) -> Tensor:
+    """The residual of the worst layer of every sample, in units of its tolerance. It is computed in double precision,
+    and rounding in single precision may add four units in the last place of each of its terms."""
+    states, field = block.trajectory(x).states.detach().double(), copy.deepcopy(net).double()
+    worst = torch.zeros(len(x), dtype=torch.float64)
+    with torch.no_grad():
+        for before, after in itertools.pairwise(states):
+            slopes = field(after)
+            terms = torch.stack([before, after, slopes]).norm(dim=2)
+            rounding = 4 * torch.finfo(torch.float32).eps * terms.sum(0)
+            residual = (after - before - slopes).norm(dim=1)
+            worst = torch.maximum(worst, (residual - rounding) / (RTOL * terms[:2].amax(0)))
+    return worst
+
+
+def drawn(unknowns: int, gain: float, seed: int) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(shifted(seed))
+    net = nn.Sequential(nn.Linear(unknowns, 20), nn.Tanh(), nn.Linear(20, unknowns)).float()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(gain)
+    return net, torch.randn(512, unknowns, dtype=torch.float32)
+
+
+def five_layers(net: nn.Module, mode: str) -> rs.ThetaBlock:
+    return rs.ThetaBlock(rs.Autonomous(net), 1.0, 5, 5.0, mode=mode, stopping=rs.Stopping(rtol=RTOL, atol=0.0))
+
+
+@pytest.mark.parametrize(("unknowns", "gain"), [(2, 1.0), (2, 2.0), (2, 3.0), (8, 0.5), (8, 1.5), (32, 0.5), (32, 1.5)])
+def test_a_small_layer_beside_large_ones(unknowns: int, gain: float) -> None:
+    """In single precision the tolerance of a group is at its rounding, and a mean over the layers hides a small one."""
+    for seed in range(4):
+        net, x = drawn(unknowns, gain, seed)
+        assert excess(five_layers(net, "parallel"), net, x).max() <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gain", [1.0, 2.0])
+def test_the_same_of_compiled_layers(monkeypatch: pytest.MonkeyPatch, gain: float) -> None:
+    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
+    net, x = drawn(2, gain, 0)
+    block = five_layers(net, "compiled")
+    for _ in range(2):  # The first pass learns the number of steps.
+        assert excess(block, net, x).max() <= 1
