@@ -79,7 +79,10 @@ def test_the_last_product_of_a_solve_brings_the_gradients(slope: float) -> None:
     b = torch.randn(4, 20, requires_grad=True)
     value = rs.resolve(F, b, 1.0, adjoint=watched(seen)).value
     value.sum().backward()
-    assert F.all.passed == F.to_state.passed == seen[0].work.vjps
+    # An accelerated solve may end before it was expected to, which costs one walk more.
+    early = slope > 0.1
+    assert F.to_state.passed == seen[0].work.vjps
+    assert F.to_state.passed <= F.all.passed <= F.to_state.passed + early
     assert F.to_slopes.passed == 1
     assert b.grad is not None
     assert F.slopes.grad is not None

@@ -5,6 +5,8 @@ a solve is then that of everything else: safeguards, histories, statuses. This l
 sample that contracts slowly, or not at all, to the next solver of the plan.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,15 +14,20 @@ from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.norms import length, put, rms, select, take
 from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
+from resolvent.equation.secants import Secants
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import any_true, transforming
 
-# A sample continues while every step reduces its residual to this fraction. Slower ones gain from other methods, the
-# sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction holds.
+# A sample continues while its steps reduce the residual to this fraction on average. Slower ones gain from other
+# methods, the sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction
+# holds.
 _QUICKLY, _QUICKLY_IF_SMALL, _SMALL = 0.4, 0.7, 1024
 # Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
 _MIN_SIZE_TO_COMPACT = 1 << 14
+# Secants are used from this step on. Up to so many unknowns they cost as much as half an evaluation, and come later,
+# when most solves are done.
+_ACCELERATED_FROM, _ACCELERATED_FROM_IF_FEW, _FEW = 4, 8, 200
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
@@ -31,7 +38,7 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
 
 
 def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Progress:
-    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly.
+    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly. Later steps are accelerated.
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
@@ -46,15 +53,18 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     going = norm > tolerance
     if problem.contracting is not None:
         going = going & problem.contracting
-    steps = torch.zeros_like(going, dtype=torch.int32)
-    quickly = attempt.rate or (_QUICKLY_IF_SMALL if problem.size <= _SMALL else _QUICKLY)
+    steps, secants = torch.zeros_like(going, dtype=torch.int32), Secants()
+    rate, accelerated_from = _habits(problem, attempt)
+    pace = attempt.lead * norm
     before = scale / convergence.ratio  # Beside b, the first residual hints at the rate.
     may_compact = convergence.parts is None and not within.follows and _may_compact(problem, w)
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        count = int(going.sum()) if checks(step - 1) else None
+        count = int(going.count_nonzero()) if checks(step - 1) else None
         if count == 0:
             break
         moved = w + problem.precondition(r) if image is None else image
+        if step >= accelerated_from:
+            moved = secants.next(moved - w if image is None else r, moved)
         if may_compact and count is not None and 2 * count <= len(going):
             before = norm
             w, r, image, norm = _step_of_some(problem, going.nonzero().squeeze(1), moved, w, r, norm)
@@ -62,12 +72,20 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
             w = moved if count == going.numel() else select(going, moved, w)
             r, image = last.problem_at(step, before, norm, tolerance).defect_and_image(w)
             before, norm, tolerance = norm, size(r), within.at(w)
-        steps = steps + going
-        going = going & (norm > tolerance) & (norm < quickly * before)
+        steps, pace = steps + going, rate * pace
+        going = going & (norm > tolerance) & (norm < pace)
     convergence.update(last.plain, progress, State(w=w, norm=norm, r=r), torch.ones_like(going), checks(0))
     progress.steps = steps
     convergence.end(progress)
     return progress
+
+
+def _habits(problem: Problem, attempt: Attempt) -> tuple[float, float]:
+    """The rate that a sample has to keep, and the step from which it is accelerated, by its number of unknowns."""
+    if problem.size > _SMALL:
+        return attempt.rate or _QUICKLY, math.inf
+    rate = attempt.rate or _QUICKLY_IF_SMALL
+    return rate, _ACCELERATED_FROM_IF_FEW if problem.size <= _FEW else _ACCELERATED_FROM
 
 
 class _Tolerance:

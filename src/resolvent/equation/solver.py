@@ -47,14 +47,16 @@ class Attempt(NamedTuple):
         solver: the method.
         max_steps: its step limit; None takes the solver's default.
         quick: whether to give up samples that do not contract quickly. For the plain fixed point, as the first attempt.
-        rate: the fraction to which every step of a quick attempt must reduce the residual; None lets it depend on the
-            number of unknowns.
+        rate: the fraction to which the steps of a quick attempt must reduce the residual on average; None lets it
+            depend on the number of unknowns.
+        lead: the factor by which the residual of a quick attempt may lag behind this rate.
     """
 
     solver: "Solver"
     max_steps: int | None = None
     quick: bool = False
     rate: float | None = None
+    lead: float = 1.0
 
 
 class Plan(ABC):

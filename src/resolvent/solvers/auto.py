@@ -18,12 +18,15 @@ from resolvent.solvers.simplified_newton import SimplifiedNewton
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
-# The plain fixed point, for the samples that contract quickly.
-_QUICK = Attempt(Picard(), quick=True)
-# For several layers at once: samples that contract more slowly take fewer evaluations layer by layer.
-_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.4)
+# The plain fixed point, for the samples that contract quickly. Backward systems contract as the equations do, if not in
+# every step.
+_QUICK, _QUICK_BACKWARD = Attempt(Picard(), quick=True), Attempt(Picard(), quick=True, lead=4.0)
 # Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
-_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.3)
+_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5)
+# For several layers at once. A layer is disturbed by those before it until they have converged, so the first steps may
+# be slow, and the others still cost less than to solve layer by layer.
+_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.65, lead=4.0)
+_QUICK_GROUP_BACKWARD = Attempt(Picard(), quick=True, rate=0.7, lead=10.0)
 # Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
 _NEWTON = Attempt(Newton(), 16)
 # Beyond these steps GMRES is faster than Anderson's method in the backward pass.
@@ -42,10 +45,11 @@ _PLANS: dict[float, tuple[Attempt, ...]] = {
     MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
     math.inf: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
+_ITERATIVE = (Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES()))
 _LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (Attempt(DenseLU()),),
-    DENSE_LIMIT: (_QUICK, Attempt(DenseLU())),
-    math.inf: (_QUICK, Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES())),
+    DENSE_LIMIT: (_QUICK_BACKWARD, Attempt(DenseLU())),
+    math.inf: (_QUICK_BACKWARD, *_ITERATIVE),
 }
 
 
@@ -87,9 +91,10 @@ class Auto(Plan):
     | at most 128 | Picard | Anderson | NewtonKrylov | Homotopy        | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples whose residual every step reduces to 0.3 or less up to 16 unknowns, to 0.7 up to 1,024, and
-    to 0.4 beyond. The others go on to the next method, which continues from the best iterate. The choice depends only
-    on n and on the sample, so its result does not depend on the batch.
+    Picard keeps the samples whose residual its steps reduce to 0.5 or less on average up to 16 unknowns, to 0.7 up to
+    1,024, and to 0.4 beyond. Up to 1,024 unknowns its later steps are accelerated by secants. The others go on to the
+    next method, which continues from the best iterate. The choice depends only on n and on the sample, so its result
+    does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
@@ -102,16 +107,27 @@ class Auto(Plan):
 @dataclass(frozen=True)
 class AutoLinear(Plan):
     """The backward plan of `Auto`: the Neumann series for samples that contracted in the forward solve, while it
-    converges quickly. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`.
-
-    Arguments:
-        direct: whether a direct solve follows for any number of unknowns, as for groups, whose matrix has blocks.
-    """
-
-    direct: bool = False
+    converges quickly. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`."""
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return _by_size(_LINEAR_PLANS, problem) if not self.direct else _LINEAR_PLANS[DENSE_LIMIT]
+        return _by_size(_LINEAR_PLANS, problem)
+
+    def linear_plan(self, problem: Problem) -> Plan:
+        return self
+
+
+@dataclass(frozen=True)
+class AutoGroupLinear(Plan):
+    """The backward plan of `AutoGroup`, like `AutoLinear`.
+
+    Arguments:
+        direct: whether the direct solve follows, which uses the blocks of the matrix.
+    """
+
+    direct: bool
+
+    def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
+        return (_QUICK_GROUP_BACKWARD, *((Attempt(DenseLU()),) if self.direct else _ITERATIVE))
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
@@ -149,10 +165,10 @@ class AutoGroup(Plan):
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
             return (Attempt(SimplifiedNewton(self.rtol), _NEWTON.max_steps),)
-        return (_QUICK_GROUP,) if self.contracting else (_QUICK_BEFORE_NEWTON, _NEWTON)
+        return (_QUICK_GROUP,) if self.contracting else (_QUICK_GROUP, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:
-        return DenseLU() if self.newton_alone else AutoLinear(direct=not self.contracting)
+        return DenseLU() if self.newton_alone else AutoGroupLinear(direct=not self.contracting)
 
 
 NEWTON_ALONE = AutoGroup(1)
