@@ -77,11 +77,12 @@ def test_the_trained_network_is_the_one_that_was_measured(results):
     run = load(folder_of(experiment, tasks[1][1], out))
     again = run.network().measure(run.batches())
     assert again.keys() == run.metrics.keys()
-    # In single precision, rounding decides whether one more step is made, and it depends on the number of threads.
-    assert run.metrics.pop("evaluations") >= 1
-    assert again.pop("evaluations") >= 1
     for name, value in again.items():
-        assert run.metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+        if name == "evaluations":
+            # In single precision, rounding decides whether one more step is made, and it depends on the threads.
+            assert min(run.metrics[name], value) >= 1
+        else:
+            assert run.metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
 def test_finished_runs_are_not_repeated(results, capsys, monkeypatch):
