@@ -73,7 +73,8 @@ AIMS = (
       for n in (2, 16) for w in ("as drawn", "trained") for f in ("nn.Sequential", "a forward of its own")),
     *(Aim(f"five layers in the plane, {count} samples, B9", 2.5, "B9", title=f"{count} samples")
       for count in (512, 2048, 8192)),
-    *(Aim(f"8 to 256 unknowns, {count} samples, B10", 3, "B10", title=f", {count} samples") for count in (64, 256)),
+    *(Aim(f"8 to 256 unknowns, {which}, B10", 3, "B10", title=f", {which}")
+      for which in ("64 samples", "256 samples", "64 samples, trained")),
     Aim("own convolutions, tolerance 1e-6, B7", 3.5, "B7", tolerance=1e-6),
     Aim("own convolutions, tolerance 1e-3, B7", 2.2, "B7", tolerance=1e-3),
     Aim("ResNet-18, B3", 1.8, "B3"),

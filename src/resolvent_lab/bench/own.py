@@ -114,11 +114,14 @@ def batches() -> tuple[Make, ...]:
 
 
 def unknowns() -> tuple[Make, ...]:
-    """B10: four layers of 8 to 256 unknowns."""
+    """B10: four layers of 8 to 256 unknowns, as drawn and trained."""
     found: list[Make] = []
-    for count, samples in product((8, 16, 32, 64, 128, 256), (64, 256)):
-        kinds = [Kind(count, 2, max(count, 16), activation, n) for n, activation in enumerate(ACTIVATIONS[:3])]
-        found += _makes("B10", f"{count} unknowns, {samples} samples", kinds, samples, 4, 0.25)
+    for (samples, training), count in product(((64, 0), (256, 0), (64, 150)), (8, 16, 32, 64, 128, 256)):
+        kinds = [
+            Kind(count, 2, max(count, 16), activation, n, training) for n, activation in enumerate(ACTIVATIONS[:3])
+        ]
+        title = f"{count} unknowns, {samples} samples{', trained' if training else ''}"
+        found += _makes("B10", title, kinds, samples, 4, 0.25)
     return tuple(found)
 
 
