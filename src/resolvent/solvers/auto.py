@@ -25,8 +25,8 @@ _QUICK, _QUICK_BACKWARD = Attempt(Picard(), quick=True), Attempt(Picard(), quick
 _QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5)
 # For several layers at once. A layer is disturbed by those before it until they have converged, so the first steps may
 # be slow, and the others still cost less than to solve layer by layer.
-_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.65, lead=4.0)
-_QUICK_GROUP_BACKWARD = Attempt(Picard(), quick=True, rate=0.7, lead=10.0)
+_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.7, lead=6.0)
+_QUICK_GROUP_BACKWARD = Attempt(Picard(), quick=True, rate=0.75, lead=15.0)
 # Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
 _NEWTON = Attempt(Newton(), 16)
 # Beyond these steps GMRES is faster than Anderson's method in the backward pass.
