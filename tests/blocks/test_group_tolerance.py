@@ -63,3 +63,19 @@ def test_the_same_of_compiled_layers(monkeypatch: pytest.MonkeyPatch, gain: floa
     block = five_layers(net, "compiled")
     for _ in range(2):  # The first pass learns the number of steps.
         assert excess(block, net, x).max() <= 1
+
+
+def test_layers_that_are_solved_again_start_at_the_states_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = drawn(2, 1.5, 0)
+    net, x = net.double(), x[:5].double().requires_grad_()
+    block = rs.ThetaBlock(rs.Autonomous(net), 0.5, 5, 5.0)
+    exact = block(x)
+    (gradient,) = torch.autograd.grad(exact.square().sum(), x)
+    group = "resolvent.blocks.strategies.all_together"
+    monkeypatch.setattr(f"{group}.accurate", lambda pass_, F, x, *_: torch.zeros(len(x), dtype=torch.bool))
+    trajectory = block.trajectory(x)
+    assert len(trajectory.solutions) == 5
+    assert max(int(solution.steps.max()) for solution in trajectory.solutions[1:]) <= 1
+    torch.testing.assert_close(trajectory.states[-1], exact, rtol=1e-8, atol=1e-8)
+    (again,) = torch.autograd.grad(trajectory.states[-1].square().sum(), x)
+    torch.testing.assert_close(again, gradient, rtol=1e-7, atol=1e-7)

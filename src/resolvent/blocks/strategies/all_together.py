@@ -138,7 +138,7 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
     if bool(kept.all()):
         return _as_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
-    slow = list(pass_.take(bad).in_turn(numbers, x[bad]))
+    slow = list(_in_turn(pass_.take(bad), numbers, x[bad], solution.value[bad].detach()))
     rest = torch.stack([step.state for step in slow], dim=1)
     if len(good) == 0:
         states, stages = rest, None
@@ -148,6 +148,18 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
     return _mixed_steps(solution, states, stages, good, bad, slow)
+
+
+def _in_turn(pass_: "Pass", numbers: range, x: Tensor, stages: Tensor) -> Iterator[Step]:
+    """The layers one after the other. Their solves start at the `stages` of the group, (batch, layers, *shape), which
+    are as a rule almost solutions."""
+    theta, carry = pass_.scheme.chord, Carry((x,))
+    assert theta is not None
+    for n, stage in zip(numbers, stages.unbind(1), strict=True):
+        start = carry.states[0].detach()
+        step = pass_.repeat(n, carry, torch.lerp(start, stage, 1 / theta))
+        yield step
+        carry = step.carry
 
 
 def _solve(
