@@ -20,6 +20,8 @@ from resolvent.solvers.nonlinear import NonlinearSolver
 # it saves one in the backward pass.
 _FEW_ROWS, _FEW_ROWS_WITH_GRAPH = 1024, 4096
 
+# A first step may solve a sample if the square of its residual exceeds the tolerance by at most this factor.
+_HOPE = 100.0
 # A step with an old matrix must be expected to leave at most this fraction of the tolerance.
 _CAUTION = 0.1
 
@@ -86,8 +88,8 @@ class SimplifiedNewton(NonlinearSolver):
         trial, movable = state.w + direction, running & usable
         if not problem.agree(movable):
             trial = torch.where(per_sample(movable, trial), trial, state.w)
-        few = _few(problem, trial)
-        image, matrix = evaluate_with_matrix(problem, trial) if few else (evaluate_rows(problem, trial), None)
+        few, at = _few(problem, trial), problem if self._may_be_last(problem, state) else problem.without_graph()
+        image, matrix = evaluate_with_matrix(at, trial) if few else (evaluate_rows(at, trial), None)
         r = problem.step_of(image) - trial
         norm = rms(r)
         lower = norm < sufficient * state.norm
@@ -111,6 +113,14 @@ class SimplifiedNewton(NonlinearSolver):
             lower=lower,
             **kept,
         )
+
+    def _may_be_last(self, problem: NonlinearProblem, state: HeldState) -> bool:
+        """Whether the next step may solve all samples, so that its graph is worth recording. Residuals relative to the
+        size of the solution are about squared in a step."""
+        if self.rtol == 0 or problem.last is None or state.previous is not None:
+            return True
+        size = state.target / (_CAUTION * self.rtol)
+        return problem.agree(state.norm * state.norm <= (_HOPE * self.rtol) * (size * size))
 
 
 def _few(problem: NonlinearProblem, w: Tensor) -> bool:
