@@ -1,4 +1,4 @@
-"""Counts how many evaluations and products the layers of own networks need, for a table of "speed" in the documentation.
+"""Counts the evaluations and products that layers of own networks need, for a table of "speed" in the documentation.
 
 GMRES takes the fewest products of all methods that combine products with one vector, and Anderson's method with a long
 window is its nonlinear counterpart. Where the plain fixed point and the Neumann series are as good, no such method

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from resolvent.blocks.strategies.group_tolerance import LayerTest
 from seeding import shifted
 
 RTOL = 1e-6
@@ -79,3 +80,14 @@ def test_layers_that_are_solved_again_start_at_the_states_of_the_group(monkeypat
     torch.testing.assert_close(trajectory.states[-1], exact, rtol=1e-8, atol=1e-8)
     (again,) = torch.autograd.grad(trajectory.states[-1].square().sum(), x)
     torch.testing.assert_close(again, gradient, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.1, 2.0])
+def test_the_tolerance_of_a_layer_is_relative_to_the_state_before_it(factor: float) -> None:
+    """Stages of stiff layers are small, and their states are not: w_n = (y_{n-1} + y_n) / 2, y_n = -0.98 y_{n-1}."""
+    states = torch.tensor([1.0, -0.98, 0.98**2, -(0.98**3)])
+    stages = 0.5 * (states[1:] + states[:-1])
+    wanted, b = torch.ones(1, dtype=torch.bool), torch.ones(1, 3, 1)
+    r = factor * 1e-6 * states[:-1].reshape(1, 3, 1)
+    found = LayerTest(1e-6, 0.0, 0.5).each(wanted, r, b, stages.reshape(1, 3, 1))
+    assert found.tolist() == [factor < 1]

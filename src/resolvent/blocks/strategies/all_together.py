@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from resolvent.blocks.strategies.group_tolerance import accurate, are_stages, group_options
+from resolvent.blocks.strategies.group_tolerance import accurate, are_stages, group_options, states_of_stages
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, KeptRows
 from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS
-from resolvent.equation.mixing import LayerMixing, MatrixMixing
+from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import changed
@@ -216,9 +216,7 @@ def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number) ->
         states = b + h * (F.with_mix(sums)(stages) if slopes is None else sums(slopes))
     if not recording:
         return states
-    L, M = (mix.matrix(b.shape[1], b) for mix in (sums, LayerMixing(theta)))
-    linear = MatrixMixing(torch.linalg.solve_triangular(M, L, upper=False, left=False))
-    recovered = b + linear(stages - b)
+    recovered = states_of_stages(theta, b, stages)
     return states + (recovered - recovered.detach())
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.function import Function
+from resolvent.equation.mixing import LayerMixing, MatrixMixing
 from resolvent.equation.norms import row_lengths, take
 from resolvent.equation.options import SolveOptions, precision_of
 from resolvent.equation.parts import PartTest
@@ -31,7 +32,8 @@ _ROUNDINGS = 4.0
 
 @dataclass(frozen=True)
 class LayerTest(PartTest):
-    """Whether the equation of every layer n, w_n = y_{n-1} + theta h F(w_n), is solved to the tolerance of a layer.
+    """Whether the equation of every layer n, w_n = y_{n-1} + theta h F(w_n), is solved to the tolerance of a layer,
+    which is relative to the larger one of w_n and y_{n-1}.
 
     Its defect is that of the group in row n, if the states y follow from the slopes at the stages w. If they are the
     stages, theta = 1, it is the difference from the row before.
@@ -39,9 +41,13 @@ class LayerTest(PartTest):
 
     rtol: float
     atol: float
-    are_stages: bool
+    theta: float
 
     final = True
+
+    @property
+    def are_stages(self) -> bool:
+        return self.theta == 1
 
     def norm(self, r: Tensor) -> Tensor:
         return _largest(r)
@@ -58,7 +64,8 @@ class LayerTest(PartTest):
     def each(self, wanted: Tensor, r: Tensor, b: Tensor, w: Tensor) -> Tensor:
         """The same with no decision on the way; r is the defect of w."""
         own = row_lengths(w)
-        size = torch.maximum(own, torch.cat([row_lengths(b[:, :1]), own[:, :-1]], 1))
+        states = own if self.are_stages or self.theta < 0.5 else row_lengths(states_of_stages(self.theta, b, w))
+        size = torch.maximum(own, torch.cat([row_lengths(b[:, :1]), states[:, :-1]], 1))
         if self.are_stages:
             r = torch.cat([r[:, :1], r[:, 1:] - r[:, :-1]], 1)
         return wanted & (row_lengths(r) <= self._tolerance(size, w)).all(1)
@@ -79,17 +86,18 @@ class GroupStopping(Stopping):
 
 def group_options(options: SolveOptions, theta: Number, count: int, contracting: bool, b: Tensor) -> SolveOptions:
     """The options with the tolerance of a group of `count` layers."""
+    theta = float(theta.detach() if isinstance(theta, Tensor) else theta)
     amplification = group_amplification(theta, count, contracting)
-    rule = _group_stopping(options.stopping, amplification, are_stages(theta), precision_of(b))
+    rule = _group_stopping(options.stopping, amplification, theta, precision_of(b))
     return changed(options, stopping=rule, asked=options.asked or options.stopping)
 
 
 @lru_cache(maxsize=64)
-def _group_stopping(rule: StoppingRule, amplification: float, stages: bool, precision: torch.dtype) -> StoppingRule:
+def _group_stopping(rule: StoppingRule, amplification: float, theta: float, precision: torch.dtype) -> StoppingRule:
     tight = rule.tightened(amplification, precision)
     if not isinstance(rule, Stopping):  # A rule of the user's own.
         return tight
-    test = LayerTest(rule.relative(precision), rule.absolute(precision), stages)
+    test = LayerTest(rule.relative(precision), rule.absolute(precision), theta)
     return GroupStopping(
         tight.rtol, tight.atol, rule.max_steps, rule.patience, rule.divergence, rule.check_every, layers=test
     )
@@ -107,6 +115,14 @@ def group_amplification(theta: Number, layers: int, contracting: bool = False) -
 def are_stages(theta: Number | None) -> bool:
     """Whether the states are the stages."""
     return not isinstance(theta, Tensor) and theta == 1
+
+
+def states_of_stages(theta: Number, b: Tensor, stages: Tensor) -> Tensor:
+    """The states of the layers from their stages. With L lower triangular of ones and M that of the layers,
+    w = b + h M f gives y = b + h L f = b + L M^{-1} (w - b). For theta below 1/2, rounding grows from layer to layer.
+    """
+    L, M = (LayerMixing(each).matrix(b.shape[1], b) for each in (1.0, theta))
+    return b + MatrixMixing(torch.linalg.solve_triangular(M, L, upper=False, left=False))(stages - b)
 
 
 @torch.no_grad()

@@ -154,7 +154,7 @@ def _converged(group: Group, point: _Point, b: Tensor) -> Tensor:
     size = torch.maximum(rms(b), own)
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
     if group.theta == 1:
-        asked = LayerTest(group.state_rtol, group.state_atol, are_stages=True)
+        asked = LayerTest(group.state_rtol, group.state_atol, theta=1.0)
         return asked.each(converged, point.r, b, point.w)
     # The error of the states is that of the stages times h F'. This is the largest entry of I - h M F'.
     largest = _matrices(group, point).abs().amax(dim=(1, 2, 3))
