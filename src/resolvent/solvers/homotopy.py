@@ -19,8 +19,9 @@ _FIRST, _LONGEST = 0.1, 0.5
 _GROWTH, _SHRINKAGE = 1.5, 0.25
 # The most corrections per step, and the residual, relative to the scale of the unknowns, at which one is enough.
 _CORRECTIONS, _ON_BRANCH = 4, 1e-3
-# The least cosine of the angle between two tangents: after a sharper turn the step was too long.
-_STRAIGHT = 0.5
+# The least cosine of the angle between two tangents: after a sharper turn the step was too long, and may have ended on
+# another branch, which need not lead to s = 1.
+_STRAIGHT = 0.9
 
 
 @dataclass(kw_only=True)
