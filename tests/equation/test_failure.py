@@ -257,6 +257,16 @@ def test_overflow_of_the_scale_is_no_convergence() -> None:
     assert status(torch.tanh, b=b) == ["NON_FINITE"]
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 6e4), (torch.bfloat16, 3e38)])
+def test_a_solution_beyond_the_numbers_of_its_dtype_is_no_convergence(dtype: torch.dtype, size: float) -> None:
+    """Solvers compute in single precision, where 1.13 times these numbers are finite, and their dtype ends before."""
+    b = torch.tensor([[size], [0.5 * size]], dtype=dtype)
+    found = rs.resolve(
+        lambda w: torch.full_like(w, 0.13 * size), b, 1.0, solver=rs.solvers.Chord(), on_failure="ignore"
+    )
+    assert found.status.tolist() == [rs.Status.NON_FINITE, rs.Status.CONVERGED]
+
+
 def folded(w: Tensor, c: Tensor) -> Tensor:
     """w = b + tau (w^2 + c): two roots where 4 tau (b + tau c) < 1, none beyond."""
     return w**2 + c

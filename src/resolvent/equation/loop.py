@@ -217,8 +217,8 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
             all_converged, state = _fall_back(problem, fallback, stopping, done, unsolved), None
         used = number + 1
         index = index.masked_fill(unsolved, number)
-    if isinstance(problem, NonlinearProblem) and problem.argument_dtype == torch.float16:
-        all_converged = _refuse_overflow(done) and all_converged
+    if isinstance(problem, NonlinearProblem) and problem.argument_dtype.itemsize < done.value.dtype.itemsize:
+        all_converged = _refuse_overflow(done, problem.argument_dtype) and all_converged
     return Solution(
         value=done.value,
         status=done.status,
@@ -279,9 +279,9 @@ def _keep_better(more: Progress, value: Tensor, residual: Tensor) -> None:
     more.residual = torch.where(better, more.residual, residual)
 
 
-def _refuse_overflow(progress: Progress) -> bool:
-    """Whether all values fit into float16, the dtype of the result; marks the others as not finite."""
-    fits = flat(progress.value.abs() <= torch.finfo(torch.float16).max).all(1)
+def _refuse_overflow(progress: Progress, dtype: torch.dtype) -> bool:
+    """Whether all values fit into the dtype of the result; marks the others as not finite."""
+    fits = flat(progress.value.abs() <= torch.finfo(dtype).max).all(1)
     progress.status = torch.where(fits, progress.status, Status.NON_FINITE.value)
     return all_true(fits)
 
