@@ -33,6 +33,19 @@ def _deterministic() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
+@pytest.fixture
+def fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced is the same for every backend, and this one takes a second where the default takes twenty."""
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """torch finds compiled code again that was made for other instructions of the same processor, and computes wrong
+    numbers with it."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
+
+
 # One seed for all processes of a run: those of xdist inherit the environment.
 def pytest_configure() -> None:
     os.environ.setdefault("RESOLVENT_HONESTY_SEED", str(secrets.randbits(32)))

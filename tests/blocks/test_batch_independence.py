@@ -14,7 +14,7 @@ ROUNDING = {"atol": 1e-8, "rtol": 1e-8}
 
 @pytest.fixture(autouse=True)
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
 
 
 def steep(seed: int) -> rs.fields.MLP:

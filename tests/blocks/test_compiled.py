@@ -1,4 +1,4 @@
-"""Layers that are solved for by a compiled function give what they give otherwise."""
+"""Layers that are solved for by a compiled Newton's method give what they give otherwise."""
 
 import copy
 import pickle
@@ -9,27 +9,18 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from compiled_layers import MARKS, Gated, results
 from resolvent import fields
 from resolvent.blocks import ThetaBlock
 
-# torch's compiler uses the one, and looks at the .grad of all that it is given.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
-]
+pytestmark = MARKS
 TIGHT = rs.Stopping(rtol=1e-12, atol=1e-13)
-
-
-@pytest.fixture(autouse=True)
-def fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced is the same for every backend, and this one takes a second where the default takes twenty."""
-    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
 @pytest.mark.slow
 def test_the_default_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "inductor")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "inductor")
     field, x = fields.MLP(2, 4, 1, nn.ReLU()), torch.randn(5, 2, requires_grad=True)
     compiled, apart = (ThetaBlock(field, 0.5, 3, 0.6, mode=mode) for mode in ("compiled", "sequential"))
     results(compiled, x)
@@ -66,14 +57,8 @@ def bounded() -> fields.Bounded:
     return fields.Bounded(fields.MLP(3, 8, 1, nn.Tanh(), bound=1.0), -5.0, 0.5)
 
 
-def results(block: ThetaBlock, x: Tensor, t0: float | Tensor = 0.0) -> list[Tensor]:
-    states = block.trajectory(x, t0).states
-    weights = torch.sin(torch.arange(states.numel(), dtype=states.dtype)).reshape(states.shape)
-    return [states, *torch.autograd.grad((weights * states).sum(), [x, *block.parameters()])]
-
-
 def steps_compiled(block: ThetaBlock) -> set[int]:
-    return {steps for _, steps in block.strategy._functions}
+    return {steps for _, steps, _ in block.strategy.newton.functions}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +66,10 @@ def steps_compiled(block: ThetaBlock) -> set[int]:
     [
         pytest.param(lambda: fields.MLP(3, 8, 1), 0.5, 0.0, marks=pytest.mark.slow),
         (bounded, 1.0, 0.0),
+        (lambda: rs.Autonomous(Gated(3)), 0.5, 0.0),
         (Forced, 0.3, torch.tensor([0.0, 0.1, 0.4, 0.2, 0.6])),
     ],
-    ids=["autonomous", "normalised", "own starts"],
+    ids=["autonomous", "normalised", "own forward", "own starts"],
 )
 def test_the_same_states_and_gradients(make: type, theta: float, t0: float | Tensor) -> None:
     field, x = make(), torch.randn(5, 3, requires_grad=True)
@@ -98,18 +84,6 @@ def test_the_same_states_and_gradients(make: type, theta: float, t0: float | Ten
         torch.testing.assert_close(ours, reference, atol=1e-9, rtol=1e-9)
     with torch.inference_mode():
         torch.testing.assert_close(compiled(x, t0), second[0][-1], atol=1e-9, rtol=1e-9)
-
-
-def test_larger_states_are_not_compiled_which_the_log_says_once(caplog: pytest.LogCaptureFixture) -> None:
-    field, x = fields.MLP(11, 8, 1), torch.randn(3, 11, requires_grad=True)
-    compiled, parallel = (
-        ThetaBlock(field, 0.5, 3, 0.6, stopping=TIGHT, mode=mode) for mode in ("compiled", "parallel")
-    )
-    for _ in range(2):
-        for ours, reference in zip(results(compiled, x), results(parallel, x), strict=True):
-            torch.testing.assert_close(ours, reference)
-    assert not steps_compiled(compiled)
-    assert sum("at most 10 unknowns" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.slow
@@ -141,12 +115,12 @@ def test_harder_data_are_solved_as_usual_and_teach_the_number_of_steps() -> None
     block, reference = (ThetaBlock(Cubic(), 1.0, 4, 1.0, mode=mode) for mode in ("compiled", "sequential"))
     easy, hard = torch.linspace(-0.01, 0.01, 6)[:, None], torch.linspace(-3.0, 3.0, 6)[:, None]
     block(easy)
-    before = block.strategy._steps[0]
+    before = block.strategy.newton.steps[0]
     block(easy)
     for _ in range(2):
         torch.testing.assert_close(block(hard), reference(hard), atol=1e-8, rtol=1e-8)
-    assert block.strategy._steps[0] > before
-    assert steps_compiled(block) == {before, block.strategy._steps[0]}
+    assert block.strategy.newton.steps[0] > before
+    assert steps_compiled(block) == {before, block.strategy.newton.steps[0]}
 
 
 def test_the_solution_is_accounted_for() -> None:
@@ -193,7 +167,6 @@ def test_failure_is_as_loud() -> None:
     [
         ({"form": "trapezoid"}, "midpoint form"),
         ({"adjoint": rs.ImplicitAdjoint(order=2)}, "first derivatives"),
-        ({"field": fields.Piecewise([fields.MLP(2, 4, 1)], 1.0)}, "closed form"),
     ],
 )
 def test_what_cannot_be_compiled(options: dict, reason: str) -> None:

@@ -82,10 +82,24 @@ def test_the_equation_of_every_layer_holds_to_the_tolerance(theta: float, dtype:
     assert (defect.norm(dim=2) <= 2 * tolerance * x.norm(dim=2)).all()
 
 
-def test_many_layers_are_solved_for_in_groups_of_like_size() -> None:
-    block = ThetaBlock(fields.MLP(4, 8, 1), 0.5, 33, 3.3, mode="parallel")
-    sizes = [solution.value.shape[1] for solution in block.trajectory(torch.randn(5, 4)).solutions]
-    assert sizes == [7, 7, 7, 7, 5]
+@pytest.mark.parametrize(
+    ("unknowns", "step", "expected"),
+    [(2, 1.0, [17, 16]), (4, 1.0, [7, 7, 7, 7, 5]), (4, -0.25, [11, 11, 11]), (4, 0.1, [17, 16]), (40, 0.1, [11] * 3)],
+    ids=["Newton", "long steps", "backwards", "short steps", "many unknowns"],
+)
+def test_many_layers_are_solved_for_in_groups_of_like_size(unknowns: int, step: float, expected: list[int]) -> None:
+    field = fields.MLP(unknowns, 8, 1)
+    for parameter in field.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    block = ThetaBlock(field, 0.5, 33, 33 * step, mode="parallel")
+    sizes = [solution.value.shape[1] for solution in block.trajectory(torch.randn(5, unknowns)).solutions]
+    assert sizes == expected
+
+
+def test_groups_do_not_depend_on_a_learned_step() -> None:
+    horizon = nn.Parameter(torch.tensor(0.3))
+    block = ThetaBlock(fields.MLP(4, 8, 1), 0.5, 16, horizon, mode="parallel")
+    assert [solution.value.shape[1] for solution in block.trajectory(torch.randn(5, 4)).solutions] == [8, 8]
 
 
 class Steep(fields.Field):

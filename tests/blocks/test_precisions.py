@@ -27,7 +27,7 @@ FEW_LAYERS, MANY_LAYERS = 16, 32
 @pytest.fixture(autouse=True)
 def _single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
 
 
 def block(dim: int = 4, mode: str = "auto") -> nn.Module:

@@ -169,15 +169,14 @@ def test_the_check_of_a_field_looks_into_structures() -> None:
         rs.ThetaBlock(rs.fields.Piecewise([Pendulum(), Coupled()]), num_steps=2)(pair())
 
 
-def test_a_strategy_that_needs_one_tensor_says_so() -> None:
-    class Known(Pendulum):
-        @property
-        def value_and_jacobian(self) -> Any:
-            return lambda t, y: None
-
-    block = rs.ThetaBlock(Known(), mode="compiled")
-    with pytest.raises(ValueError, match="closed form"):
-        block(pair())
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_compiled_layers(field: Pendulum, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
+    compiled, apart = (rs.ThetaBlock(field, 0.5, 4, 0.4, mode=mode) for mode in ("compiled", "sequential"))
+    x = pair()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), apart(x), atol=1e-8, rtol=1e-8)
+    assert compiled.strategy.newton.functions
 
 
 @pytest.mark.parametrize("scheme", ["auto", tableaux.KVAERNO5])

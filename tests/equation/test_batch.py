@@ -72,7 +72,7 @@ def test_backward_steps_do_not_depend_on_company(linear: Solver) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_dropping_finished_samples_changes_nothing(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.equation.loop._MIN_SIZE_TO_COMPACT", 1)
+    monkeypatch.setattr("resolvent.equation.loop.MIN_SIZE_TO_COMPACT", 1)
     W, b, k = turn(0.2), torch.randn(8, 4), 0.3 * stiffness(8)
     tau = torch.linspace(0.1, 0.9, 8)
     stopping = rs.Stopping(rtol=1e-8, atol=1e-8)

@@ -59,7 +59,7 @@ def test_finished_samples_are_not_evaluated_without_a_graph(monkeypatch: pytest.
         whole = rs.resolve(rs.Rowwise(field, slopes), b, 1.0)
         assert set(rows) == {7}
         rows.clear()
-        monkeypatch.setattr("resolvent.equation.contraction._MIN_SIZE_TO_COMPACT", 1)
+        monkeypatch.setattr("resolvent.equation.contraction.MIN_SIZE_TO_COMPACT", 1)
         part = rs.resolve(rs.Rowwise(field, slopes), b, 1.0)
     assert rows[0] == 7
     assert rows == sorted(rows, reverse=True)

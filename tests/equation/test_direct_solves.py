@@ -102,7 +102,7 @@ MODES = ["auto", "sequential", "parallel", "compiled"]
 
 @pytest.fixture
 def _fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.blocks.strategies.compiled.BACKEND", "eager")
+    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
 
 
 @pytest.mark.usefixtures("_fast_compiler")

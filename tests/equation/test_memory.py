@@ -42,6 +42,8 @@ def live_bytes() -> int:
         item.untyped_storage().data_ptr(): item.untyped_storage().nbytes()
         for item in gc.get_objects()
         if type(item) in (Tensor, torch.nn.Parameter)  # isinstance would wake up lazy modules
+        # What the compiler has traced through a transform has no storage.
+        and not torch._C._functorch.is_functorch_wrapped_tensor(item)
     }
     return sum(storages.values())
 

@@ -20,11 +20,15 @@ from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import any_true, transforming
 
 # A sample continues while its steps reduce the residual to this fraction on average. Slower ones gain from other
-# methods, the sooner, the more an evaluation costs beside everything else: up to this many unknowns the larger fraction
-# holds.
-_QUICKLY, _QUICKLY_IF_SMALL, _SMALL = 0.4, 0.7, 1024
-# Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
-_MIN_SIZE_TO_COMPACT = 1 << 14
+# methods, the sooner, the more an evaluation costs beside everything else: for small systems the larger fraction holds.
+_QUICKLY, _QUICKLY_IF_SMALL = 0.4, 0.7
+
+MOST_ACCELERATED = 1024
+"""Up to this many unknowns, later steps are accelerated, and slower samples continue."""
+
+MIN_SIZE_TO_COMPACT = 1 << 14
+"""With fewer numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones."""
+
 # Secants are used from this step on. Up to so many unknowns they cost as much as half an evaluation, and come later,
 # when most solves are done.
 _ACCELERATED_FROM, _ACCELERATED_FROM_IF_FEW, _FEW = 4, 8, 200
@@ -54,7 +58,8 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     if problem.contracting is not None:
         going = going & problem.contracting
     steps, secants = torch.zeros_like(going, dtype=torch.int32), Secants()
-    rate, accelerated_from = _habits(problem, attempt)
+    rate = attempt.rate or (_QUICKLY if problem.size > MOST_ACCELERATED else _QUICKLY_IF_SMALL)
+    accelerated_from = first_accelerated(problem.size)
     pace = attempt.lead * norm
     before = scale / convergence.ratio  # Beside b, the first residual hints at the rate.
     may_compact = convergence.parts is None and not within.follows and _may_compact(problem, w)
@@ -80,12 +85,11 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     return progress
 
 
-def _habits(problem: Problem, attempt: Attempt) -> tuple[float, float]:
-    """The rate that a sample has to keep, and the step from which it is accelerated, by its number of unknowns."""
-    if problem.size > _SMALL:
-        return attempt.rate or _QUICKLY, math.inf
-    rate = attempt.rate or _QUICKLY_IF_SMALL
-    return rate, _ACCELERATED_FROM_IF_FEW if problem.size <= _FEW else _ACCELERATED_FROM
+def first_accelerated(unknowns: int) -> float:
+    """The number of the step from which the fixed point is accelerated."""
+    if unknowns > MOST_ACCELERATED:
+        return math.inf
+    return _ACCELERATED_FROM_IF_FEW if unknowns <= _FEW else _ACCELERATED_FROM
 
 
 class _Tolerance:
@@ -107,7 +111,7 @@ class _Tolerance:
 def _may_compact(problem: Problem, w: Tensor) -> bool:
     """Whether evaluations of the unfinished samples alone pay: without a graph, which would have to hold all."""
     alone = problem.rowwise and not problem.linear and problem.without_graph() is problem
-    return alone and w.is_cpu and w.numel() >= _MIN_SIZE_TO_COMPACT
+    return alone and w.is_cpu and w.numel() >= MIN_SIZE_TO_COMPACT
 
 
 def _step_of_some(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation import norms
-from resolvent.equation.contraction import contract, may_contract
+from resolvent.equation.contraction import MIN_SIZE_TO_COMPACT, contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select
@@ -21,10 +21,8 @@ from resolvent.equation.verification import verify
 
 # Stalling is not tested in the first steps: most solves end sooner.
 _STEPS_BEFORE_STALLING = 4
-# Below this many numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones.
-_MIN_SIZE_TO_COMPACT, _MIN_SIZE_TO_COMPACT_ON_DEVICE = 1 << 14, 1 << 22
-# The same on a CPU for methods that make and factorize a matrix in every step.
-_MIN_SIZE_TO_COMPACT_MATRICES = 1 << 10
+# As `MIN_SIZE_TO_COMPACT`, on a GPU, and on a CPU for methods that make and factorize a matrix in every step.
+_MIN_SIZE_TO_COMPACT_ON_DEVICE, _MIN_SIZE_TO_COMPACT_MATRICES = 1 << 22, 1 << 10
 # On a GPU, a check tests whether all samples converged; every fourth step it tests whether all are finished instead.
 _RARELY = 4
 # How often a residual computed by a recurrence may turn out wrong before the sample counts as stalled.
@@ -135,7 +133,7 @@ def _may_compact(problem: Problem, solver: Solver, w: Tensor) -> bool:
     if w.device.type != "cpu":
         enough = _MIN_SIZE_TO_COMPACT_ON_DEVICE
     else:
-        enough = _MIN_SIZE_TO_COMPACT_MATRICES if solver.has_matrix else _MIN_SIZE_TO_COMPACT
+        enough = _MIN_SIZE_TO_COMPACT_MATRICES if solver.has_matrix else MIN_SIZE_TO_COMPACT
     return w.numel() >= enough and problem.rowwise and not transforming() and not torch.is_grad_enabled()
 
 
@@ -200,7 +198,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
     if len(attempts) > 1 and attempts[0].quick and not _worth_trying(problem, stopping):
         attempts = attempts[1:]
     if attempts[0].quick:
-        done, state = contract(problem, attempts[0], stopping, w), None
+        done, state = contract(problem, attempts[0], stopping.for_contraction(), w), None
         _refuse_underflow(problem, stopping, done)
     else:
         done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))

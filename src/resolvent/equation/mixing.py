@@ -65,10 +65,7 @@ class LayerMixing(Mixing):
         if in_columns(rows):
             entries = self.matrix(rows.shape[1], rows)
             return _by_columns(entries.t() if transposed else entries, rows)
-        sums = rows.flip(1).cumsum(1).flip(1) if transposed else rows.cumsum(1)
-        if isinstance(self.theta, Tensor):
-            return sums - (1 - self.theta) * rows
-        return sums if self.theta == 1 else torch.sub(sums, rows, alpha=1 - self.theta)
+        return running_sums(rows, self.theta, transposed)
 
     def matrix(self, count: int, like: Tensor) -> Tensor:
         ones = torch.ones(count, count, dtype=like.dtype, device=like.device)
@@ -88,6 +85,14 @@ class LayerMixing(Mixing):
 
     def outside_inference(self) -> Self:
         return type(self)(outside_inference(self.theta))
+
+
+def running_sums(rows: Tensor, theta: float | Tensor, transposed: bool) -> Tensor:
+    """The product with the matrix of `LayerMixing`, or with its transpose."""
+    sums = rows.flip(1).cumsum(1).flip(1) if transposed else rows.cumsum(1)
+    if isinstance(theta, Tensor):
+        return sums - (1 - theta) * rows
+    return sums if theta == 1 else torch.sub(sums, rows, alpha=1 - theta)
 
 
 def _by_columns(entries: Tensor, rows: Tensor) -> Tensor:

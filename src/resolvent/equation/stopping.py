@@ -51,6 +51,10 @@ class StoppingRule(ABC):
     def for_backward(self) -> "StoppingRule":
         """The rule for the linear solve of the backward pass."""
 
+    def for_contraction(self) -> "StoppingRule":
+        """The rule for samples that contract quickly, where it may be wider."""
+        return self
+
     def relative(self, precision: torch.dtype) -> float:
         return _RTOL[precision] if self.rtol is None else self.rtol
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from resolvent.equation.contraction import MOST_ACCELERATED
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.solvers.anderson import Anderson
@@ -21,6 +22,8 @@ _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
 # The plain fixed point, for the samples that contract quickly. Backward systems contract as the equations do, if not in
 # every step.
 _QUICK, _QUICK_BACKWARD = Attempt(Picard(), quick=True), Attempt(Picard(), quick=True, lead=4.0)
+# For medium systems, whose steps are accelerated from the fourth on: they are worth waiting for.
+_QUICK_ACCELERATED = Attempt(Picard(), quick=True, lead=4.0)
 # Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
 _QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5)
 # For several layers at once. A layer is disturbed by those before it until they have converged, so the first steps may
@@ -43,6 +46,7 @@ _PLANS: dict[float, tuple[Attempt, ...]] = {
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
     DENSE_LIMIT: (_QUICK, _NEWTON, *_LAST_DENSE),
     MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
+    MOST_ACCELERATED: (_QUICK_ACCELERATED, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
     math.inf: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
 _ITERATIVE = (Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES()))

@@ -74,7 +74,8 @@ AIMS = (
     *(Aim(f"five layers in the plane, {count} samples, B9", 2.5, "B9", title=f"{count} samples")
       for count in (512, 2048, 8192)),
     *(Aim(f"8 to 256 unknowns, {which}, B10", 3, "B10", title=f", {which}")
-      for which in ("64 samples", "256 samples", "64 samples, trained")),
+      for which in ("64 samples", "256 samples", "64 samples, trained", "64 samples, 16 layers",
+                    "64 samples, trained, 16 layers")),
     Aim("own convolutions, tolerance 1e-6, B7", 3.5, "B7", tolerance=1e-6),
     Aim("own convolutions, tolerance 1e-3, B7", 2.2, "B7", tolerance=1e-3),
     Aim("ResNet-18, B3", 1.8, "B3"),
@@ -84,6 +85,13 @@ AIMS = (
     Aim("the recommended recipe with penalty, B11", 2, "B11"),
     Aim("equilibrium of a transformer block, B6", None, "B6"),
     *(Aim(f'`mode="compiled"`, {row}', None, row, 'resolvent, mode="compiled"') for row in ("B1", "B2")),
+    *(Aim(f'`mode="compiled"`, 8 to 256 unknowns, {which}, B10', 3, "B10", 'resolvent, mode="compiled"',
+          title=f", {which}") for which in ("64 samples", "64 samples, trained")),
+    *(Aim(f'`mode="compiled"`, five layers in the plane, {count} samples, B9', 2.5, "B9",
+          'resolvent, mode="compiled"', title=f"{count} samples") for count in (512, 2048, 8192)),
+    *(Aim(f'`mode="compiled"`, {n} unknowns, {w}, {f}, B8', 3, "B8", 'resolvent, mode="compiled"',
+          title=f"{n} unknowns, {w}, {f}")
+      for n in (2, 16) for w in ("as drawn", "trained") for f in ("nn.Sequential", "a forward of its own")),
     *(Aim(f'`mode="compiled"` / JAX, {row}', 1, row, 'resolvent, mode="compiled"', other="jax")
       for row in ("B1", "B2")),
     Aim("own convolutions under torch.compile, tolerance 1e-3, B7", None, "B7", "resolvent, torch.compile",

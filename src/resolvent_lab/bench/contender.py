@@ -19,6 +19,9 @@ from resolvent_lab.bench.task import Convert, Task, with_layers
 
 LEARNING_RATE = 1e-3
 
+PASSES_TO_COMPILE = 3
+"""Compiled layers choose a number of steps in the first one, compile in the second, and may correct it there."""
+
 KINDS = ("eager", "compiled", "graph")
 """How a contender is executed. Only contenders of the same kind are compared with each other."""
 
@@ -136,9 +139,13 @@ class TorchContender(Contender):
         task = self.task
         wrapped = (lambda block: Recorded(self.twin(block))) if task.states is None else self.twin
         model = with_layers(task.model, wrapped)
-        task.loss(model, task.batch).backward()
+        recorded = [module for module in model.modules() if isinstance(module, Recorded)]
+        for _ in range(PASSES_TO_COMPILE if self.kind == "compiled" else 1):
+            model.zero_grad(set_to_none=True)
+            for module in recorded:
+                module.seen.clear()
+            task.loss(model, task.batch).backward()
         if task.states is None:
-            recorded = [module for module in model.modules() if isinstance(module, Recorded)]
             states = [states for module in recorded for states in module.seen]
         else:
             states = task.states(model, task.batch)
@@ -147,8 +154,7 @@ class TorchContender(Contender):
     def peak(self) -> int:
         if self.kind == "graph":
             return TorchContender(self.name, self.task, self.twin).peak()
-        # Compiled layers choose a number of steps in the first step and compile in the second.
-        for _ in range(3):
+        for _ in range(PASSES_TO_COMPILE):
             self.train()
         self.model.zero_grad(set_to_none=True)
         return peak_bytes(self.train, self.device)

@@ -51,20 +51,20 @@ def eager(task: Task) -> Offers:
 
 
 def compiled(task: Task) -> Offers:
-    """The explicit network under `torch.compile` in two modes, and ours: for small systems by `mode="compiled"`, else
-    under `torch.compile`, which compiles all but the layers."""
-    if task.network or task.states is not None:
+    """The explicit network under `torch.compile`, and ours: for small systems and own networks by `mode="compiled"`,
+    else under `torch.compile`, which compiles all but the layers. The explicit network is compiled in two modes, unless
+    it is one of many."""
+    if task.states is not None:
         return {}
     torch.compiler.reset()  # It limits how often the same code is compiled.
     whole = partial(torch.compile, fullgraph=True, backend=BACKEND)
     make = partial(TorchContender, task=task, kind="compiled")
-    found: Offers = {
-        "explicit, torch.compile": partial(make, "explicit, torch.compile", convert=explicit, wrap=whole),
-        "explicit, max-autotune": partial(
+    found: Offers = {"explicit, torch.compile": partial(make, "explicit, torch.compile", convert=explicit, wrap=whole)}
+    if not task.network:
+        found["explicit, max-autotune"] = partial(
             make, "explicit, max-autotune", convert=explicit, wrap=partial(whole, mode="max-autotune")
-        ),
-    }
-    if task.row in SMALL_SYSTEMS:
+        )
+    if task.row in SMALL_SYSTEMS or task.network:
         by_mode = partial(_plain(task), mode="compiled")
         found['resolvent, mode="compiled"'] = partial(make, 'resolvent, mode="compiled"', convert=by_mode)
     else:

@@ -114,14 +114,15 @@ def batches() -> tuple[Make, ...]:
 
 
 def unknowns() -> tuple[Make, ...]:
-    """B10: four layers of 8 to 256 unknowns, as drawn and trained."""
+    """B10: 4 and 16 layers of 8 to 256 unknowns, as drawn and trained."""
     found: list[Make] = []
-    for (samples, training), count in product(((64, 0), (256, 0), (64, 150)), (8, 16, 32, 64, 128, 256)):
+    groups = ((64, 0, 4), (256, 0, 4), (64, 150, 4), (64, 0, 16), (64, 150, 16))
+    for (samples, training, layers), count in product(groups, (8, 16, 32, 64, 128, 256)):
         kinds = [
             Kind(count, 2, max(count, 16), activation, n, training) for n, activation in enumerate(ACTIVATIONS[:3])
         ]
-        title = f"{count} unknowns, {samples} samples{', trained' if training else ''}"
-        found += _makes("B10", title, kinds, samples, 4, 0.25)
+        title = f"{count} unknowns, {samples} samples{', trained' if training else ''}{', 16 layers' * (layers == 16)}"
+        found += _makes("B10", title, kinds, samples, layers, 1 / layers)
     return tuple(found)
 
 

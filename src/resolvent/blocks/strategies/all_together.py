@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.strategies.group_tolerance import accurate, are_stages, group_options, states_of_stages
+from resolvent.blocks.strategies.some_in_turn import in_turn_from, mixed_steps
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
@@ -20,7 +21,7 @@ from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import rms, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import changed
-from resolvent.equation.solution import Solution, joined
+from resolvent.equation.solution import Solution
 from resolvent.equation.torch_func import forward_mode, transforming
 from resolvent.schemes.interval import Number
 from resolvent.schemes.scheme import Carry, Step
@@ -32,8 +33,13 @@ if TYPE_CHECKING:
 
 # A fixed-point iteration contracts if the ratio of two successive changes is below this.
 _CONTRACTS = 1.0
-# States of more unknowns than this are solved in groups of at most eight layers.
-_SMALL = 10
+# The most unknowns of a group by Newton's method alone, and of one by the fixed point.
+_MOST_BY_NEWTON, _MOST_BY_FIXED_POINT = 64, 512
+# The fixed point contracts too slowly in groups of many layers that span a long time.
+_LAYERS, _LAYERS_IF_SHORT, _SHORT = 8, 32, 4.0
+
+FEWEST = 3
+"""The fewest layers of a group that gain by being solved together."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +52,18 @@ class AllTogether(Strategy):
 
     one resolvent equation for the unknowns of all layers, in which each evaluation of the field covers all layers. It
     is solved by Newton's method with a block triangular matrix if a state has one or two unknowns. If it has more, the
-    fixed-point iteration solves the samples that contract quickly; for up to 24 unknowns Newton's method solves the
-    others. For theta = 1 the states are the stages; otherwise they follow from the slopes at the stages,
+    fixed point solves the samples that contract quickly; for up to 24 unknowns Newton's method solves the others. For
+    theta = 1 the states are the stages; otherwise they follow from the slopes at the stages,
     y_n = x + h (F(w_0) + ... + F(w_n)). Recovering them from the stages alone, y_n = y_{n-1} + (w_n - y_{n-1}) / theta,
     would save that evaluation, but rounding accumulates over the layers. For few unknowns an evaluation of the field
     costs the same for one layer and for many, so the block is several times as fast.
 
-    The groups depend on the number of layers and the unknowns of a sample. A sample whose group does not converge is
-    solved layer by layer, independently of the others.
+    The groups depend on the number of layers, their step and the unknowns of a sample. A sample whose group does not
+    converge is solved layer by layer, independently of the others.
 
     Arguments:
-        most_unknowns: of a group. None takes 64 for states of one or two unknowns, 32 for states of up to ten, and 512
-            in at most eight layers for larger ones.
+        most_unknowns: of a group. None takes 64 for states of one or two unknowns, and 512 for larger ones, in at most
+            eight layers, or 32 if they span a time of no more than four.
 
     Reference: Lim et al., Parallelizing non-linear sequential models over the sequence length, 2024.
     """
@@ -98,7 +104,7 @@ class AllTogether(Strategy):
     def group(self, pass_: "Pass", x: Tensor) -> int:
         """The number of layers that are solved together."""
         unknowns = max(1, math.prod(x.shape[1:]))
-        most = _most_layers(unknowns) if self.most_unknowns is None else max(1, self.most_unknowns // unknowns)
+        most = _most_layers(unknowns, pass_.h) if self.most_unknowns is None else max(1, self.most_unknowns // unknowns)
         # Groups of similar size, so that the last is not a single layer.
         return math.ceil(pass_.num_steps / math.ceil(pass_.num_steps / most))
 
@@ -113,12 +119,13 @@ class AllTogether(Strategy):
             x = steps[-1].state
 
 
-def _most_layers(unknowns: int) -> int:
+def _most_layers(unknowns: int, h: Number) -> int:
     """The size of the groups that were fastest on batches of 5 to 256 samples of this many unknowns."""
-    if unknowns > _SMALL:
-        # In longer groups the fixed point contracts too slowly.
-        return max(1, min(8, 512 // unknowns))
-    return (64 if unknowns <= 2 else 32) // unknowns
+    if AutoGroup(unknowns).newton_alone:
+        return _MOST_BY_NEWTON // unknowns
+    # A learned step may change, and to read it may take time.
+    layers = _LAYERS if isinstance(h, Tensor) or h == 0 else int(_SHORT / abs(h))
+    return max(1, min(max(_LAYERS, min(layers, _LAYERS_IF_SHORT)), _MOST_BY_FIXED_POINT // unknowns))
 
 
 def applies(pass_: "Pass", x: Tensor) -> bool:
@@ -136,9 +143,9 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
         # The other samples are counted when they are solved layer by layer.
         policy.count_converged(int(kept.sum()) * len(numbers))
     if bool(kept.all()):
-        return _as_steps(solution, states)
+        return group_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
-    slow = list(_in_turn(pass_.take(bad), numbers, x[bad], solution.value[bad].detach()))
+    slow = list(in_turn_from(pass_.take(bad), numbers, x[bad], solution.value[bad].detach()))
     rest = torch.stack([step.state for step in slow], dim=1)
     if len(good) == 0:
         states, stages = rest, None
@@ -147,19 +154,7 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
         again, quick, _ = _solve(pass_.take(good), numbers, x[good], plan, solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
-    return _mixed_steps(solution, states, stages, good, bad, slow)
-
-
-def _in_turn(pass_: "Pass", numbers: range, x: Tensor, stages: Tensor) -> Iterator[Step]:
-    """The layers one after the other. Their solves start at the `stages` of the group, (batch, layers, *shape), which
-    are as a rule almost solutions."""
-    theta, carry = pass_.scheme.chord, Carry((x,))
-    assert theta is not None
-    for n, stage in zip(numbers, stages.unbind(1), strict=True):
-        start = carry.states[0].detach()
-        step = pass_.repeat(n, carry, torch.lerp(start, stage, 1 / theta))
-        yield step
-        carry = step.carry
+    return mixed_steps(solution, states, stages, good, bad, slow)
 
 
 def _solve(
@@ -167,11 +162,28 @@ def _solve(
 ) -> tuple[Solution, Tensor, Tensor]:
     """The stages of the layers as the solution of one equation, the states that follow, (batch, layers, *shape), and
     (batch,) whether both meet the tolerance."""
-    theta, count = pass_.scheme.chord, len(numbers)
+    theta = pass_.scheme.chord
+    assert theta is not None
+    F, b, h, options = pose(pass_, numbers, x, plan)
+    start = _sweep(F, b.detach(), h) if w0 is None and plan.newton_alone else w0
+    solution = resolve_with(options, F, b, h, start)
+    if are_stages(theta):
+        return solution, solution.value, solution.converged
+    states = _states(F, b, h, solution.value, theta)
+    if solution.quick and len(solution.solvers) == 1:
+        return solution, states, solution.converged
+    accurate_states = accurate(pass_, F, b[:, 0], solution.value, states)
+    if solution.quick:
+        # These have contracted, so that errors of their stages are not amplified.
+        accurate_states = accurate_states | (solution.solver_index == 0)
+    return solution, states, solution.converged & accurate_states
+
+
+def pose(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup) -> tuple[Function, Tensor, Number, SolveOptions]:
+    """The equation of the stages, w = b + h F(w), and how it is solved: F, b, h and the options."""
+    theta, count, field = pass_.scheme.chord, len(numbers), pass_.vector_field
     assert theta is not None
     first = pass_.interval(numbers[0])
-    first = dataclasses.replace(first, options=_for_group(first.options, numbers, plan))
-    field = pass_.vector_field
     # Autonomous fields do not see the times, and fifty of them take longer than a Newton step.
     times = [] if field.autonomous else [pass_.interval(n).time(theta) for n in numbers]
     kept = None if are_stages(theta) else KeptRows()
@@ -183,20 +195,8 @@ def _solve(
     # A large batch of small states is stored with samples as columns, and so is all that is computed from it.
     x = x.t().contiguous().t() if columns else x
     b = x.unsqueeze(1).expand(-1, count, *x.shape[1:])
-    start = _sweep(F, b.detach(), first.step) if w0 is None and plan.newton_alone else w0
-    options = group_options(first.options, theta, count, plan.contracting, b)
-    options = changed(options, solver=plan.to_tolerance(options.stopping.relative(b.dtype)))
-    solution = resolve_with(options, F, b, first.step, start)
-    if are_stages(theta):
-        return solution, solution.value, solution.converged
-    states = _states(F, b, first.step, solution.value, theta)
-    if solution.quick and len(solution.solvers) == 1:
-        return solution, states, solution.converged
-    accurate_states = accurate(pass_, F, x, solution.value, states)
-    if solution.quick:
-        # These have contracted, so that errors of their stages are not amplified.
-        accurate_states = accurate_states | (solution.solver_index == 0)
-    return solution, states, solution.converged & accurate_states
+    options = group_options(_for_group(first.options, numbers, plan), theta, count, plan.contracting, b)
+    return F, b, first.step, changed(options, solver=plan.to_tolerance(options.stopping.relative(b.dtype)))
 
 
 def _states(F: Function, b: Tensor, h: Number, stages: Tensor, theta: Number) -> Tensor:
@@ -250,19 +250,6 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
     return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
 
 
-def _as_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:
+def group_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:
+    """The steps of a group that was solved as one, with its solution in the first."""
     return tuple(Step(Carry((y,)), (solution,) if n == 0 else ()) for n, y in enumerate(states.unbind(1)))
-
-
-def _mixed_steps(
-    solution: Solution, states: Tensor, stages: Tensor | None, good: Tensor, bad: Tensor, slow: list[Step]
-) -> tuple[Step, ...]:
-    """The steps of a batch with some samples solved layer by layer, with one solution per layer.
-
-    The steps of the group solve count in the first layer.
-    """
-    steps = []
-    for n, (y, step) in enumerate(zip(states.unbind(1), slow, strict=True)):
-        quick = None if stages is None else stages[:, n]
-        steps.append(Step(Carry((y,)), (joined(solution, good, quick, bad, step.solutions[0], n == 0),)))
-    return tuple(steps)

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from resolvent.blocks.strategies.all_together import AllTogether
+from resolvent.blocks.strategies.all_together import FEWEST, AllTogether
 from resolvent.blocks.strategies.compiled import Compiled
 from resolvent.blocks.strategies.strategy import LayerByLayer, Strategy
 from resolvent.schemes.scheme import Step
 
 if TYPE_CHECKING:
     from resolvent.blocks.pass_ import Pass
-
-# The fewest layers of a group: fewer gain nothing.
-_FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Automatic(Strategy):
 
     def steps(self, pass_: "Pass", x: Tensor) -> Iterator[Step]:
         together = AllTogether()
-        if together.obstacle(pass_) is None and together.group(pass_, x) >= _FEWEST:
+        if together.obstacle(pass_) is None and together.group(pass_, x) >= FEWEST:
             return together.steps(pass_, x)
         return LayerByLayer().steps(pass_, x)
 

@@ -61,11 +61,16 @@ class LayerTest(PartTest):
         surely = wanted & (largest <= self._tolerance(row_lengths(state.w).amin(1), state.w))
         return surely if torch.equal(surely, wanted) else self.each(wanted, state.r, problem.b, state.w)
 
-    def each(self, wanted: Tensor, r: Tensor, b: Tensor, w: Tensor) -> Tensor:
-        """The same with no decision on the way; r is the defect of w."""
+    def each(self, wanted: Tensor, r: Tensor, b: Tensor, w: Tensor, states: Tensor | None = None) -> Tensor:
+        """The same with no decision on the way; r is the defect of w. The `states` that follow may be known."""
         own = row_lengths(w)
-        states = own if self.are_stages or self.theta < 0.5 else row_lengths(states_of_stages(self.theta, b, w))
-        size = torch.maximum(own, torch.cat([row_lengths(b[:, :1]), states[:, :-1]], 1))
+        if self.are_stages:
+            lengths = own
+        elif states is None:
+            lengths = own if self.theta < 0.5 else row_lengths(states_of_stages(self.theta, b, w))
+        else:
+            lengths = row_lengths(states)
+        size = torch.maximum(own, torch.cat([row_lengths(b[:, :1]), lengths[:, :-1]], 1))
         if self.are_stages:
             r = torch.cat([r[:, :1], r[:, 1:] - r[:, :-1]], 1)
         return wanted & (row_lengths(r) <= self._tolerance(size, w)).all(1)
@@ -76,31 +81,38 @@ class LayerTest(PartTest):
 
 @dataclass(frozen=True)
 class GroupStopping(Stopping):
-    """The rule for a group. Its norm is a mean over the layers; `layers` tests each of them."""
+    """The rule for a group. Its norm is a mean over the layers; `layers` tests each of them. `quick` is the rule for
+    samples that contract, whose errors are amplified less."""
 
     layers: LayerTest | None = None
+    quick: StoppingRule | None = None
 
     def parts(self, b: Tensor, precision: torch.dtype) -> PartTest | None:
         return self.layers
 
+    def for_contraction(self) -> StoppingRule:
+        return self.quick or self
+
 
 def group_options(options: SolveOptions, theta: Number, count: int, contracting: bool, b: Tensor) -> SolveOptions:
-    """The options with the tolerance of a group of `count` layers."""
+    """The options with the tolerance of a group of `count` layers; `contracting` if only samples that contract are
+    solved for."""
     theta = float(theta.detach() if isinstance(theta, Tensor) else theta)
-    amplification = group_amplification(theta, count, contracting)
-    rule = _group_stopping(options.stopping, amplification, theta, precision_of(b))
+    rule = _group_stopping(options.stopping, theta, count, contracting, precision_of(b))
     return changed(options, stopping=rule, asked=options.asked or options.stopping)
 
 
 @lru_cache(maxsize=64)
-def _group_stopping(rule: StoppingRule, amplification: float, theta: float, precision: torch.dtype) -> StoppingRule:
-    tight = rule.tightened(amplification, precision)
+def _group_stopping(
+    rule: StoppingRule, theta: float, count: int, contracting: bool, precision: torch.dtype
+) -> StoppingRule:
+    tight = rule.tightened(group_amplification(theta, count, contracting), precision)
     if not isinstance(rule, Stopping):  # A rule of the user's own.
         return tight
+    others = (rule.max_steps, rule.patience, rule.divergence, rule.check_every)
     test = LayerTest(rule.relative(precision), rule.absolute(precision), theta)
-    return GroupStopping(
-        tight.rtol, tight.atol, rule.max_steps, rule.patience, rule.divergence, rule.check_every, layers=test
-    )
+    quick = None if contracting else _group_stopping(rule, theta, count, True, precision)
+    return GroupStopping(tight.rtol, tight.atol, *others, test, quick)
 
 
 def group_amplification(theta: Number, layers: int, contracting: bool = False) -> float:

@@ -1,64 +1,20 @@
 """Newton's method for a group of theta layers as one function without data-dependent decisions, for `torch.compile`."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from resolvent.blocks.strategies.group_equation import Group, Solved, layer_sums, solved
 from resolvent.blocks.strategies.group_tolerance import LayerTest
 from resolvent.blocks.strategies.layer_recurrence import Linearized, inverses, newton_direction, regular
-from resolvent.equation.mixing import LayerMixing
 from resolvent.equation.norms import per_sample, rms
-from resolvent.equation.solution import Status
-from resolvent.schemes.interval import Number
 from resolvent.solvers.newton import SUFFICIENT
 
 EVALUATIONS = 3
 """Evaluations of the field besides those of the steps: two fixed-point steps, and the start of Newton's method."""
-
-
-class Group(NamedTuple):
-    """The equation of a group of layers.
-
-    Attributes:
-        field: F(t, y), of single rows.
-        times: (batch * rows,), of the rows of all samples; a number if the field does not depend on time.
-        h: the step.
-        theta: of the layers.
-        rtol, atol: for the residual of a sample, see `Stopping`.
-        state_rtol, state_atol: for a single layer, and for the error of its states.
-    """
-
-    field: Any
-    times: Number
-    h: Number
-    theta: float
-    rtol: float
-    atol: float
-    state_rtol: float
-    state_atol: float
-
-
-class GroupResult(NamedTuple):
-    """The result of `solve_group`.
-
-    Attributes:
-        states: (batch, rows, n), at the ends of the layers, differentiable.
-        stages: (batch, rows, n), the solution.
-        residual, steps: (batch,).
-        status, solver_index: (batch,), those of `Solution`.
-        good: 0-d, whether all samples converged and, if derivatives are needed, their matrices are regular.
-    """
-
-    states: Tensor
-    stages: Tensor
-    residual: Tensor
-    steps: Tensor
-    status: Tensor
-    solver_index: Tensor
-    good: Tensor
 
 
 class _Point(NamedTuple):
@@ -97,11 +53,13 @@ Iterate = tuple[_Point, _Progress]
 NewtonStep = Callable[[Group, Tensor, _Point, _Progress], Iterate]
 
 
-def solve_group(group: Group, x: Tensor, rows: int, steps: int, step: NewtonStep) -> GroupResult:
+def solve_group(group: Group, x: Tensor, rows: int, steps: int, step: NewtonStep) -> tuple[Tensor, Solved]:
     """Makes `steps` steps of Newton's method for all samples; converged samples do not move.
 
-    The equation is that of `AllTogether`, w = x + h M F(w), M lower triangular with theta on its diagonal. For the
-    derivative, F is evaluated once more, with a graph, in the backward pass.
+    Returns the differentiable states at the ends of the layers, (batch, rows, n), and how the solve went. It is good
+    if all samples converged and, where derivatives are needed, their matrices are regular.
+
+    For the derivative, F is evaluated once more, with a graph, in the backward pass.
 
     Arguments:
         group: the equation.
@@ -115,17 +73,16 @@ def solve_group(group: Group, x: Tensor, rows: int, steps: int, step: NewtonStep
         point, progress = _start(group, b)
         for _ in range(steps):
             point, progress = step(group, b, point, progress)
-        states = point.w if group.theta == 1 else b + group.h * _sums(point.slopes, 1.0)
+        states = point.w if group.theta == 1 else b + group.h * layer_sums(point.slopes, 1.0)
         good = (~progress.running).all()
     if torch.is_grad_enabled():
         matrices = _matrices(group, point)
         found = inverses(matrices)
         good = good & regular(matrices, found)
         # Its value is not needed, and its graph is made where it is used: no activations are kept.
-        slopes = checkpoint(_slopes, group, point.w, use_reentrant=False, preserve_rng_state=False)
+        slopes = checkpoint(group.slopes, point.w, use_reentrant=False, preserve_rng_state=False)
         states = Linearized.apply(states, x, group.h * slopes, found, group.theta)
-    status = torch.full_like(progress.steps, Status.CONVERGED.value)
-    return GroupResult(states, point.w, point.norm, progress.steps, status, torch.zeros_like(status), good)
+    return states, solved(point.w, point.norm, progress.steps, good)
 
 
 def newton_step(group: Group, b: Tensor, point: _Point, progress: _Progress) -> Iterate:
@@ -141,8 +98,8 @@ def newton_step(group: Group, b: Tensor, point: _Point, progress: _Progress) -> 
 
 def _start(group: Group, b: Tensor) -> Iterate:
     # Two fixed-point steps, where they contract, cost less than the Newton step they save.
-    first = b + group.h * _sums(_slopes(group, b), group.theta)
-    second = b + group.h * _sums(_slopes(group, first), group.theta)
+    first = b + group.h * layer_sums(group.slopes(b), group.theta)
+    second = b + group.h * layer_sums(group.slopes(first), group.theta)
     contracts = rms(second - first) < rms(first - b)
     point = _at(group, torch.where(per_sample(contracts, b), second, b), b)
     count = torch.zeros_like(point.norm, dtype=torch.int32)
@@ -154,25 +111,13 @@ def _converged(group: Group, point: _Point, b: Tensor) -> Tensor:
     size = torch.maximum(rms(b), own)
     converged = (point.norm <= group.atol + group.rtol * size) & size.isfinite()
     if group.theta == 1:
-        asked = LayerTest(group.state_rtol, group.state_atol, theta=1.0)
+        asked = LayerTest(group.layer_rtol, group.layer_atol, theta=1.0)
         return asked.each(converged, point.r, b, point.w)
     # The error of the states is that of the stages times h F'. This is the largest entry of I - h M F'.
     largest = _matrices(group, point).abs().amax(dim=(1, 2, 3))
     if point.w.shape[1] > 1:
         largest = torch.maximum(largest, point.blocks[:, :-1].abs().amax(dim=(1, 2, 3)))
-    return converged & (largest * point.norm <= group.state_atol + group.state_rtol * own)
-
-
-def _slopes(group: Group, w: Tensor) -> Tensor:
-    slopes: Tensor = group.field(group.times, w.flatten(0, 1)).reshape(w.shape)
-    return slopes
-
-
-def _sums(slopes: Tensor, theta: float) -> Tensor:
-    """M F: the sums of the slopes of all earlier layers, and theta times those of the layer itself."""
-    mix = LayerMixing(theta).matrix(slopes.shape[1], slopes)
-    # As a sum, the compiler fuses it with its neighbours.
-    return (mix[:, :, None] * slopes.unsqueeze(1)).sum(2)
+    return converged & (largest * point.norm <= group.layer_atol + group.layer_rtol * own)
 
 
 def _matrices(group: Group, point: _Point) -> Tensor:
@@ -182,8 +127,8 @@ def _matrices(group: Group, point: _Point) -> Tensor:
 
 
 def _at(group: Group, w: Tensor, b: Tensor) -> _Point:
-    slopes, blocks = group.field.value_and_jacobian(group.times, w.flatten(0, 1))
+    slopes, blocks = group.value_and_jacobian(w.flatten(0, 1))
     # Of one layout, so that all steps are the same to the compiler.
     slopes, blocks = slopes.reshape(w.shape).contiguous(), blocks.reshape(*w.shape, w.shape[2]).contiguous()
-    r = b + group.h * _sums(slopes, group.theta) - w
+    r = b + group.h * layer_sums(slopes, group.theta) - w
     return _Point(w, slopes, group.h * blocks, r, rms(r))
