@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rs
+from equations import rms
 from resolvent.errors import ConvergenceWarning
+from resolvent.extending import Solver
 from seeding import shifted
 
 B = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
@@ -265,6 +267,18 @@ def test_a_solution_beyond_the_numbers_of_its_dtype_is_no_convergence(dtype: tor
         lambda w: torch.full_like(w, 0.13 * size), b, 1.0, solver=rs.solvers.Chord(), on_failure="ignore"
     )
     assert found.status.tolist() == [rs.Status.NON_FINITE, rs.Status.CONVERGED]
+
+
+@pytest.mark.parametrize("solver", [rs.Picard(), rs.Anderson()], ids=str)
+def test_a_residual_near_rounding_that_may_still_fall_is_no_divergence(solver: Solver) -> None:
+    """In bfloat16 the tolerance is two roundings, and A^{-1} amplifies them eightfold: the first residual within them
+    says nothing about the error, and a later one is small compared with b as well."""
+    b, tau = torch.tensor([[-0.322265625, -1.5]], dtype=torch.bfloat16), 0.89453125
+    found = rs.resolve(lambda w: torch.sin(w + 0.3), b, tau, solver=solver, on_failure="ignore")
+    assert found.converged.all()
+    w = found.value.double()
+    rounding = torch.finfo(torch.bfloat16).eps * rms(w)
+    assert (rms(b.double() + tau * torch.sin(w + 0.3) - w) <= 2e-2 * rms(b.double()) + rounding).all()
 
 
 def folded(w: Tensor, c: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def iterate(
         if solver.estimates:
             _confirm(problem, attempt, stopping, convergence, progress, confirmations)
         matrix = last.matrix if last is not None and solver.monotone else None
-        verify(part if problem.linear else problem, solver, convergence, progress, start, matrix, iterate)
+        verify(part if problem.linear else problem, attempt, stopping, convergence, progress, start, matrix, iterate)
     _refuse_underflow(problem, stopping, progress)
     return progress, last
 

@@ -10,11 +10,11 @@ from resolvent.equation.linear import ErrorEquation, LinearProblem, error_bound,
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.mixing import LayerMixing
-from resolvent.equation.norms import per_sample, rms, select, take, unpatterned
+from resolvent.equation.norms import length, per_sample, rms, select, take, unpatterned
 from resolvent.equation.problem import NonlinearProblem, Problem
 from resolvent.equation.solution import Status
-from resolvent.equation.solver import Solver, State
-from resolvent.equation.stopping import Stopping
+from resolvent.equation.solver import Attempt, Solver, State
+from resolvent.equation.stopping import Stopping, StoppingRule
 from resolvent.equation.torch_func import any_true, transforming
 
 # For iterates far from the start: the accuracy of the error estimate, its most steps, and the largest accepted error
@@ -30,7 +30,8 @@ Iterate = Callable[..., tuple[Progress, State | None]]
 
 def verify(
     problem: Problem,
-    solver: Solver,
+    attempt: Attempt,
+    stopping: StoppingRule,
     convergence: Convergence,
     progress: Progress,
     start: State,
@@ -51,8 +52,31 @@ def verify(
         far = convergence.far(progress)
         if any_true(far):
             with torch.no_grad():
-                error = _error(problem, solver, progress, far, matrix, iterate)
-            _reset(problem, progress, far & ~(error <= _LARGEST_ERROR * rms(progress.value)), start)
+                error = _error(problem, attempt.solver, progress, far, matrix, iterate)
+            lost = far & ~(error <= _LARGEST_ERROR * rms(progress.value))
+            if not (problem.linear or attempt.solver.estimates or transforming()):
+                lost = lost & ~_improve(problem, attempt, stopping, progress, lost, iterate)
+            _reset(problem, progress, lost, start)
+
+
+def _improve(
+    problem: Problem, attempt: Attempt, stopping: StoppingRule, progress: Progress, lost: Tensor, iterate: Iterate
+) -> Tensor:
+    """Continues those of the samples `lost` that are not far from the start: their residual is too large for the first
+    way to converge, and may still fall. Returns the mask (batch,) of those that converge that way."""
+    natural = progress.natural
+    assert natural is not None
+    near = lost & (progress.size <= progress.horizon)
+    if not any_true(near):
+        return near
+    # An `rtol` is relative to abs(b), and the first way also to the first guess and its residual.
+    rtol = stopping.relative(problem.precision) * torch.where(progress.scale > 0, natural / progress.scale, 1.0)
+    more, _ = iterate(problem, attempt, stopping, progress.value, near, rtol)
+    improved = near & (more.status == Status.CONVERGED.value) & (length(more.value) <= progress.horizon)
+    progress.value = select(improved, more.value, progress.value)
+    progress.residual = torch.where(improved, more.residual, progress.residual)
+    progress.steps = progress.steps + torch.where(near, more.steps, 0)
+    return improved
 
 
 def _error(
@@ -109,11 +133,11 @@ def _estimated_error(equation: ErrorEquation, solver: Solver, iterate: Iterate) 
     """
     first = equation.system(equation.r + per_sample(equation.rounding, equation.r) * unpatterned(equation.r), False)
     d, known = _roughly(first, solver, iterate)
-    length = rms(d)
+    size = rms(d)
     backward = equation.transposed
-    second = equation.system(d / per_sample(torch.where(length == 0, 1.0, length), d), not backward)
+    second = equation.system(d / per_sample(torch.where(size == 0, 1.0, size), d), not backward)
     u, known_too = _roughly(second, solver, iterate)
-    return torch.where(known & known_too, length + rms(u) * equation.rounding, torch.inf)
+    return torch.where(known & known_too, size + rms(u) * equation.rounding, torch.inf)
 
 
 def _roughly(system: LinearProblem, solver: Solver, iterate: Iterate) -> tuple[Tensor, Tensor]:
