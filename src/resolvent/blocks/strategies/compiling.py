@@ -4,7 +4,7 @@ import logging
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,14 @@ class CompiledGroups(ABC):
     """Solves groups of layers by compiled functions that make a fixed number of steps.
 
     The numbers of steps are learned from solves in eager mode, which also take over whenever they are not enough.
+
+    Attributes:
+        method: the name of the method in messages.
+        functions: the compiled functions.
+        refused: whether the field cannot be compiled.
     """
+
+    method: ClassVar[str]
 
     def __init__(self) -> None:
         self.functions: dict[tuple[Hashable, ...], Callable[..., Any]] = {}
@@ -67,7 +74,7 @@ class CompiledGroups(ABC):
     def refuse(self, error: Exception) -> None:
         """Compiles no more. If the field is at fault, and not the compiler, the error comes again in eager mode."""
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        LOG.warning('mode="compiled": the field cannot be compiled by %s: %s', type(self).__name__, reason)
+        LOG.warning('mode="compiled": %s cannot be compiled for this field: %s', self.method, reason)
         self.functions.clear()
         self.refused = True
 
