@@ -8,7 +8,8 @@ So there are two ways to converge:
 1. The residual is small compared with the start of the solve (the largest of b, the first guess and the first
    residual), and w has not grown so far beyond it that rounding could hide b.
 2. The residual is at the rounding of w, and the error that follows from it, A^{-1} (r + rounding) with
-   A = I - tau F'(w), is at most half of w. This costs a linear solve, and is tested only if the first way fails.
+   A = I - tau F'(w), is at most half of w. This costs a linear solve, and is tested only if the first way fails. A
+   sample that fails it too, but is not far from the start, is solved further until the first way holds.
 
 At a pole A is singular, the error is infinite, and the sample has diverged. A large solution that is well conditioned
 passes: with |A^{-1}| eps below one half, rounding leaves an error of less than half of w in every precision. The same
