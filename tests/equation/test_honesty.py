@@ -1,7 +1,7 @@
 """No solver may claim a solution that it has not found.
 
 Every solver meets every class of equations in every precision, and what it calls converged is judged anew. The seed is
-RESOLVENT_HONESTY_SEED, or else RESOLVENT_TEST_SEED, or else 0. `make soak` draws from ever new ones.
+RESOLVENT_HONESTY_SEED, or else RESOLVENT_TEST_SEED, or else 0. `make soak` takes another one in each of its rounds.
 """
 
 import random
