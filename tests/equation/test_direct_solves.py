@@ -100,12 +100,7 @@ def test_a_singular_backward_system_is_called_singular(scheme: Scheme, adjoint: 
 MODES = ["auto", "sequential", "parallel", "compiled"]
 
 
-@pytest.fixture
-def _fast_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.blocks.strategies.compiling.BACKEND", "eager")
-
-
-@pytest.mark.usefixtures("_fast_compiler")
+@pytest.mark.usefixtures("fast_compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 class TestFailuresOfABlock:
