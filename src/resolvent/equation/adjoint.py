@@ -12,6 +12,7 @@ from resolvent.equation.attachment import attach_named, linearize
 from resolvent.equation.closed import outer_edges
 from resolvent.equation.evaluation import LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
+from resolvent.equation.fixed_point import sums_in_double
 from resolvent.equation.function import Function
 from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
@@ -225,7 +226,7 @@ class ImplicitAdjoint(AttachedAdjoint):
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
-        scaled, unit = _in_units(system)
+        scaled, unit = _in_units(system, sums_in_double(system, plan, stopping))
         solution = solve(scaled, plan, stopping, guess(scaled.b))
         gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
         if unit is not None:
@@ -245,15 +246,20 @@ class ImplicitAdjoint(AttachedAdjoint):
         return solution.value
 
 
-def _in_units(system: LinearProblem) -> tuple[LinearProblem, Tensor | None]:
+def _in_units(system: LinearProblem, in_double: bool) -> tuple[LinearProblem, Tensor | None]:
     """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
     gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
-    moderate, which is read on the CPU alone. Unless F is evaluated in float16, gradients come with the last product."""
+    moderate, which is read on the CPU alone, and where squares are summed in double precision. Unless F is evaluated in
+    float16, gradients come with the last product."""
     narrow = system.precision == torch.float16
     closed = None if narrow else system.closed
-    least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
-    if not narrow and system.agree((size > least) & (size < 1 / least)):
+    if not narrow and (in_double or _moderate(system)):
         return system if closed is None else changed(system, last=LastProduct(closed)), None
     unit = power_of_two(system.b)
     each = per_sample(unit, system.b)
     return changed(system, b=system.b / each, last=None if closed is None else LastProduct(closed, each)), unit
+
+
+def _moderate(system: LinearProblem) -> bool:
+    least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
+    return system.agree((size > least) & (size < 1 / least))

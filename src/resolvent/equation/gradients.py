@@ -41,15 +41,16 @@ class Closed:
         cotangent, factor = self._weigh(u)
         return _times(factor, self._pull_back(cotangent, self._edges, create_graph))
 
-    def with_product(self, g: Tensor, u: Tensor, unit: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """g + tau F'(w)^T u, and the gradients at u times its unit, in one walk through the graph."""
+    def with_product(self, u: Tensor, unit: Tensor | None) -> tuple[Tensor, float, tuple[Tensor | None, ...]]:
+        """y and a factor with tau F'(w)^T u = factor * y, and the gradients at u times its unit, in one walk through
+        the graph."""
         cotangent, factor = self._weigh(u if unit is None else unit * u)
         product, *found = self._pull_back(cotangent, (self._start, *self._edges))
         if product is None:
             product = torch.zeros_like(u)
         elif unit is not None:
             product = product / unit
-        return torch.add(g, product, alpha=factor), _times(factor, tuple(found))
+        return product, factor, _times(factor, tuple(found))
 
     def _weigh(self, u: Tensor) -> tuple[Tensor, float]:
         """The cotangent of the end, and a factor for the results: tau multiplies what takes less memory."""
@@ -111,12 +112,12 @@ class LastProduct:
         self.closed, self.unit = closed, unit
         self._last: tuple[Tensor, tuple[Tensor | None, ...]] | None = None
 
-    def image(self, g: Tensor, u: Tensor) -> Tensor:
-        """g + tau F'(w)^T u. Keeps the gradients at u."""
+    def product(self, u: Tensor) -> tuple[Tensor, float]:
+        """y and a factor with tau F'(w)^T u = factor * y. Keeps the gradients at u."""
         self._last = None
-        image, gradients = self.closed.with_product(g, u, self.unit)
+        product, factor, gradients = self.closed.with_product(u, self.unit)
         self._last = u, gradients
-        return image
+        return product, factor
 
     def take(self, u: Tensor, compare: bool) -> tuple[Tensor | None, ...] | None:
         """The gradients if the last product was at u, else None. Without `compare`, compares addresses, not values."""

@@ -11,7 +11,13 @@ from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import per_sample, rms, unpatterned
-from resolvent.equation.problem import NonlinearProblem, Problem, changed, divided_by_linear_part
+from resolvent.equation.problem import (
+    NonlinearProblem,
+    Problem,
+    changed,
+    divided_by_linear_part,
+    reciprocal_of_linear_part,
+)
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
@@ -79,7 +85,21 @@ class LinearProblem(Problem):
         if self.last is None:
             return self.linearization.transposed_image(g, u)
         self.work.vjps += 1
-        return self.last.image(g, u)
+        product, factor = self.last.product(u)
+        return torch.add(g, product, alpha=factor)
+
+    def increment(self, w: Tensor) -> tuple[Tensor, float | Tensor]:
+        if not self.transposed:
+            return w - self.apply(w), 1.0
+        if self.last is None:
+            return self.linearization.pull_back(w), self.linearization.problem.tau
+        self.work.vjps += 1
+        return self.last.product(w)
+
+    @property
+    def constant_precondition(self) -> float | None:
+        problem = self.linearization.problem
+        return reciprocal_of_linear_part(problem.tau, problem.function.linear_part)
 
     def defect_by_matrix(self, w: Tensor) -> Tensor:
         """The defect by a product with the matrix, which a direct method has computed."""

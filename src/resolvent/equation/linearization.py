@@ -76,17 +76,17 @@ class Linearization:
 
     def transposed_product(self, u: Tensor) -> Tensor:
         """A^T u."""
-        return u - self._pull_back(self.problem.tau * u)
+        return u - self.pull_back(self.problem.tau * u)
 
     def transposed_image(self, g: Tensor, u: Tensor) -> Tensor:
         """g + tau F'(w)^T u."""
         tau = self.problem.tau
         if isinstance(tau, Tensor):
-            return g + self._pull_back(tau * u)
+            return g + self.pull_back(tau * u)
         # Memory peaks in this product, so tau u is not stored beside u.
-        return torch.add(g, self._pull_back(u), alpha=tau)
+        return torch.add(g, self.pull_back(u), alpha=tau)
 
-    def _pull_back(self, u: Tensor) -> Tensor:
+    def pull_back(self, u: Tensor) -> Tensor:
         """F'(w)^T u."""
         self.work.vjps += 1
         return self._pullback(u)[0] if transforming() else self.evaluation.pull_back(u)
@@ -156,7 +156,7 @@ class Linearization:
         like = self.evaluation.like
         unit = torch.eye(like.shape[2:].numel(), dtype=like.dtype, device=like.device)
         cotangents = [(only_own[:, None] * e).reshape(like.shape[1:]).expand_as(like) for e in unit]
-        pulled = [self._pull_back(cotangent) for cotangent in cotangents]
+        pulled = [self.pull_back(cotangent) for cotangent in cotangents]
         return torch.stack([row.flatten(2) for row in pulled], dim=2)
 
 

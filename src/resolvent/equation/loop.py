@@ -9,13 +9,14 @@ from torch import Tensor
 from resolvent.equation import norms
 from resolvent.equation.contraction import MIN_SIZE_TO_COMPACT, contract, may_contract
 from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.fixed_point import fixed_point_serves, iterate_fixed_point
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select
 from resolvent.equation.prediction import PredictedLast
-from resolvent.equation.problem import NonlinearProblem, Problem
+from resolvent.equation.problem import NonlinearProblem, Problem, changed
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
-from resolvent.equation.stopping import StoppingRule
+from resolvent.equation.stopping import FixedSteps, StoppingRule
 from resolvent.equation.torch_func import all_true, any_true, transforming
 from resolvent.equation.verification import verify
 
@@ -195,6 +196,9 @@ def _confirm(
 def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse: Solution | None = None) -> Solution:
     """Runs a plan: each attempt takes the samples that the earlier ones did not solve."""
     attempts = plan.attempts(problem)
+    if isinstance(stopping, FixedSteps) and fixed_point_serves(attempts):
+        solution = iterate_fixed_point(problem, attempts[0].solver, stopping, w)
+        return changed(solution, status=_without_overflow(problem, solution.value, solution.status))
     if len(attempts) > 1 and attempts[0].quick and not _worth_trying(problem, stopping):
         attempts = attempts[1:]
     if attempts[0].quick:
@@ -215,11 +219,12 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
             all_converged, state = _fall_back(problem, fallback, stopping, done, unsolved), None
         used = number + 1
         index = index.masked_fill(unsolved, number)
-    if isinstance(problem, NonlinearProblem) and problem.argument_dtype.itemsize < done.value.dtype.itemsize:
-        all_converged = _refuse_overflow(done, problem.argument_dtype) and all_converged
+    status = _without_overflow(problem, done.value, done.status)
+    if status is not done.status and all_converged:
+        all_converged = all_true(status == Status.CONVERGED.value)
     return Solution(
         value=done.value,
-        status=done.status,
+        status=status,
         residual=done.residual,
         steps=done.steps,
         solver_index=index,
@@ -277,11 +282,12 @@ def _keep_better(more: Progress, value: Tensor, residual: Tensor) -> None:
     more.residual = torch.where(better, more.residual, residual)
 
 
-def _refuse_overflow(progress: Progress, dtype: torch.dtype) -> bool:
-    """Whether all values fit into the dtype of the result; marks the others as not finite."""
-    fits = flat(progress.value.abs() <= torch.finfo(dtype).max).all(1)
-    progress.status = torch.where(fits, progress.status, Status.NON_FINITE.value)
-    return all_true(fits)
+def _without_overflow(problem: Problem, value: Tensor, status: Tensor) -> Tensor:
+    """The status, but not finite where a value does not fit into the dtype of the result."""
+    if not isinstance(problem, NonlinearProblem) or problem.argument_dtype.itemsize >= value.dtype.itemsize:
+        return status
+    fits = flat(value.abs() <= torch.finfo(problem.argument_dtype).max).all(1)
+    return torch.where(fits, status, Status.NON_FINITE.value)
 
 
 def _learned(reuse: Solution | None, solver: Solver, w: Tensor) -> State | None:

@@ -61,6 +61,15 @@ class Problem(ABC):
     def defect(self, w: Tensor) -> Tensor:
         """b + tau F(w) - w, which vanishes at the solution."""
 
+    @abstractmethod
+    def increment(self, w: Tensor) -> tuple[Tensor, float | Tensor]:
+        """y and tau with the defect b + tau y - w: F(w), or a product with its derivative."""
+
+    @property
+    @abstractmethod
+    def constant_precondition(self) -> float | None:
+        """The number that `precondition` multiplies by; None if it does something else."""
+
     def agree(self, mask: Tensor) -> bool:
         """Whether all samples are known to be in the mask, (batch,), so that no others need to be kept as they are.
 
@@ -183,6 +192,13 @@ class NonlinearProblem(Problem):
     def precondition(self, r: Tensor) -> Tensor:
         return divided_by_linear_part(r, self.tau, self.function.linear_part)
 
+    def increment(self, w: Tensor) -> tuple[Tensor, float | Tensor]:
+        return self.evaluate(w), self.tau
+
+    @property
+    def constant_precondition(self) -> float | None:
+        return reciprocal_of_linear_part(self.tau, self.function.linear_part)
+
     def defect_and_image(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         image = self.step_of(self.evaluate(w))
         return image - w, image if self.function.linear_part is None else None
@@ -198,6 +214,15 @@ def divided_by_linear_part(r: Tensor, tau: float | Tensor, c: float | Tensor | L
     if not isinstance(product, Tensor):
         return r / (1 - product) if product < 1 else r
     return r / torch.where(product < 1, 1 - product, 1.0).detach()
+
+
+def reciprocal_of_linear_part(tau: float | Tensor, c: float | Tensor | LinearPart | None) -> float | None:
+    """The factor of `divided_by_linear_part`, if it is a number that is known without reading a tensor."""
+    if c is None:
+        return 1.0
+    if isinstance(tau, Tensor) or isinstance(c, Tensor | LinearPart):
+        return None
+    return 1 / (1 - tau * c) if tau * c < 1 else 1.0
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
