@@ -1,6 +1,7 @@
 """Recorded passes: a fixed number of steps, the results of an eager pass, and errors where a replay would be wrong."""
 
 import copy
+import gc
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -240,6 +241,21 @@ def test_there_is_no_replay_inside_of_transforms() -> None:
         torch.func.vmap(lambda x: rs.blocks.cuda_graph(model, x, steps=3)(x))(torch.ones(2, 5, 3))
 
 
+def test_no_garbage_is_collected_while_a_pass_is_recorded(eager: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be an earlier recording, which must not be destroyed then."""
+    enabled = []
+    recorder = torch.cuda.make_graphed_callables
+
+    def watch(*arguments: Any, **options: Any) -> Any:
+        enabled.append(gc.isenabled())
+        return recorder(*arguments, **options)
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", watch)
+    rs.blocks.cuda_graph(network(), torch.randn(5, 3), steps=2)
+    assert enabled == [False]
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize("error", ["operation not permitted when stream is capturing", "out of memory"])
 def test_what_waits_for_the_device_is_explained(eager: list[Any], monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     def fails(*_: Any, **__: Any) -> None:
@@ -370,3 +386,17 @@ class TestOnCuda:
         assert model(x).isfinite().all()
         # Random numbers can still be drawn.
         assert torch.randn(3, device="cuda").isfinite().all()
+
+    def test_earlier_recordings_are_not_destroyed_during_a_later_one(self) -> None:
+        """A reference cycle is destroyed whenever the garbage collector runs, such as in the middle of a recording."""
+        model = network().cuda()
+        for size in range(1, 6):
+            fast = rs.blocks.cuda_graph(model, torch.randn(size, 3, device="cuda"), steps=4)
+            fast.itself = fast
+            del fast
+            before = gc.get_threshold()
+            gc.set_threshold(100, 1, 1)
+            try:
+                rs.blocks.cuda_graph(model, torch.randn(size, 3, device="cuda"), steps=4)
+            finally:
+                gc.set_threshold(*before)

@@ -144,7 +144,7 @@ class TestOnCuda:
     """By kernels."""
 
     @pytest.mark.parametrize("c", [None, -3.0])
-    @pytest.mark.parametrize("steps", [1, 2, 4, 9])
+    @pytest.mark.parametrize("steps", [1, 2, 4, 30])
     @pytest.mark.parametrize("size", [UNKNOWNS, 33, 5000])
     def test_it_agrees_with_the_cpu(self, size: int, steps: int, c: float | None) -> None:
         field, b = Elementwise(c), torch.randn(6, size, dtype=torch.float32)
@@ -160,7 +160,7 @@ class TestOnCuda:
             results.append([*(part.detach().cpu() for part in parts), *(status.cpu() for status in statuses)])
         (*cpu, status, linear), (*gpu, status_here, linear_here) = results
         for one, other in zip(cpu, gpu, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=3e-5, equal_nan=True)
         assert status.tolist() == status_here.tolist()
         assert linear.tolist() == linear_here.tolist()
 

@@ -1,5 +1,6 @@
 """CUDA graphs: passes through a model, recorded once and replayed."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -153,7 +154,7 @@ class _Recording:
             self.count = no_failures(steps, device)
             examples = _examples(inputs)
             # The weights are arguments, so that they get gradients.
-            with _explaining_waits(), _generator_released(device):
+            with _explaining_waits(), _generator_released(device), _no_garbage_collected():
                 self._replay: Callable[..., Any] = torch.cuda.make_graphed_callables(
                     self._run, (*examples, *self.weights), allow_unused_input=True
                 )
@@ -195,6 +196,19 @@ def _generator_released(device: torch.device) -> Iterator[None]:
             generator = torch.cuda.default_generators[number]
             generator.graphsafe_set_state(generator.clone_state())
         raise
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """An earlier recording that the garbage collector finds would be destroyed during this one, which CUDA forbids."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resolvent.equation.attachment import attach_named, linearize
 from resolvent.equation.closed import outer_edges
+from resolvent.equation.contraction_on_device import contracts_on_device
 from resolvent.equation.evaluation import LastEvaluation
 from resolvent.equation.failure import Mask, Policy, as_policy, masked, report
 from resolvent.equation.fixed_point import sums_in_double
@@ -26,7 +27,7 @@ from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
+from resolvent.equation.torch_func import ClosedOver, all_true, forward_mode, transforming
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class ImplicitAdjoint(AttachedAdjoint):
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
-        scaled, unit = _in_units(system, sums_in_double(system, plan, stopping))
+        scaled, unit = _in_units(system, sums_in_double(system, plan, stopping) or _moderate(system, stopping))
         solution = solve(scaled, plan, stopping, guess(scaled.b))
         gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
         if unit is not None:
@@ -246,20 +247,22 @@ class ImplicitAdjoint(AttachedAdjoint):
         return solution.value
 
 
-def _in_units(system: LinearProblem, in_double: bool) -> tuple[LinearProblem, Tensor | None]:
+def _in_units(system: LinearProblem, needless: bool) -> tuple[LinearProblem, Tensor | None]:
     """The system with every sample divided by a power of two, its unit, (batch,), so that it has a size of about one:
     gradients may be so small that their squares are zero. As this does not round, it is left out where all sizes are
-    moderate, which is read on the CPU alone, and where squares are summed in double precision. Unless F is evaluated in
+    moderate, and where squares are summed in double precision (`needless`). Unless F is evaluated in
     float16, gradients come with the last product."""
     narrow = system.precision == torch.float16
     closed = None if narrow else system.closed
-    if not narrow and (in_double or _moderate(system)):
+    if needless and not narrow:
         return system if closed is None else changed(system, last=LastProduct(closed)), None
     unit = power_of_two(system.b)
     each = per_sample(unit, system.b)
     return changed(system, b=system.b / each, last=None if closed is None else LastProduct(closed, each)), unit
 
 
-def _moderate(system: LinearProblem) -> bool:
+def _moderate(system: LinearProblem, stopping: StoppingRule) -> bool:
+    """Whether all right-hand sides are known to have a size whose square is far from zero and from infinity."""
     least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
-    return system.agree((size > least) & (size < 1 / least))
+    moderate = (size > least) & (size < 1 / least)
+    return all_true(moderate) if contracts_on_device(system, stopping) else system.agree(moderate)

@@ -26,7 +26,7 @@ def linearize(
         evaluation = last.take(w, compare)
     evaluation = detached.evaluate_with_graph(w) if evaluation is None else evaluation
     linearization = Linearization(detached, w, matrix, evaluation)
-    linearization.contracting = _contracted(solution)
+    linearization.contracting, linearization.expected_steps = _contracted(solution), solution.rounds
     return linearization
 
 

@@ -40,44 +40,55 @@ _FAR, _LEAST_FAR = 10.0, 2.0
 _ROUNDINGS = 4.0
 
 
-@dataclass
-class Progress:
-    """The progress of every sample. All tensors have one row per sample.
+@dataclass(kw_only=True)
+class Reached:
+    """Where an attempt has left every sample. All tensors have one row per sample.
 
     Attributes:
         value, residual: the best iterate, and its residual; the last one if the sample has converged.
         status: `Status` codes; a sample whose residual is not finite counts as diverged until the end.
         steps: the number of steps of each sample.
-        last: the residual of the last iterate.
-        limit: the residual beyond which the sample has diverged.
-        reference: the residual that progress is measured against.
-        idle: steps since the last progress.
-        scale: the length of b.
         natural: the largest length among b, the first guess and the first residual, NaN where it is not finite; None
             for a rough inner solve.
-        horizon: the length beyond which an iterate is far from the start.
-        size: the length of the last iterate.
-        earned: the tolerance below which the last residual needs no error estimate.
-        unanimous: whether one check found all samples converged, and none far from the start.
         all_converged: whether all samples are known to have converged.
-        finished: whether all samples are known to be done, converged or not.
+        rounds: the number of steps of the batch, if it is known.
     """
 
     value: Tensor
     residual: Tensor
     status: Tensor
     steps: Tensor
+    natural: Tensor | None
+    all_converged: bool = False
+    rounds: int | None = None
+
+
+@dataclass(kw_only=True)
+class Progress(Reached):
+    """The progress of every sample while a solver runs.
+
+    Attributes:
+        last: the residual of the last iterate.
+        limit: the residual beyond which the sample has diverged.
+        reference: the residual that progress is measured against.
+        idle: steps since the last progress.
+        scale: the length of b.
+        horizon: the length beyond which an iterate is far from the start.
+        size: the length of the last iterate.
+        earned: the tolerance below which the last residual needs no error estimate.
+        unanimous: whether one check found all samples converged, and none far from the start.
+        finished: whether all samples are known to be done, converged or not.
+    """
+
     last: Tensor
     limit: Tensor
     reference: Tensor
     idle: Tensor
     scale: Tensor
-    natural: Tensor | None
     horizon: Tensor
     size: Tensor
     earned: Tensor
     unanimous: bool = False
-    all_converged: bool = False
     finished: bool = False
 
     @property
@@ -172,7 +183,21 @@ class Convergence:
             natural = natural.nan_to_num(nan=torch.nan, posinf=torch.nan)
         horizon = norm if natural is None else self.far_from * natural
         limit = self.divergence * norm
-        return Progress(w, norm, idle, steps, norm, limit, norm, idle, scale, natural, horizon, size, norm)
+        return Progress(
+            value=w,
+            residual=norm,
+            status=idle,
+            steps=steps,
+            natural=natural,
+            last=norm,
+            limit=limit,
+            reference=norm,
+            idle=idle,
+            scale=scale,
+            horizon=horizon,
+            size=size,
+            earned=norm,
+        )
 
     def begin(
         self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None

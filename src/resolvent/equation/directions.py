@@ -22,8 +22,8 @@ from resolvent.equation.norms import dot, flat, length, per_sample, rms
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 
-MEMORY = 5
-"""How many pairs are kept."""
+MEMORY = 3
+"""How many pairs are kept. More take memory, and hardly save a step."""
 
 
 def least_part(dtype: torch.dtype) -> float:

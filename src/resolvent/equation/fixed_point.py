@@ -14,7 +14,7 @@ from resolvent.equation.stopping import FixedSteps, StoppingRule
 
 def sums_in_double(problem: Problem, plan: Plan, stopping: StoppingRule) -> bool:
     """Whether the solve sums squares in double precision, whatever that of the problem."""
-    return isinstance(stopping, FixedSteps) and _is_fused(problem) and fixed_point_serves(plan.attempts(problem))
+    return isinstance(stopping, FixedSteps) and can_be_fused(problem) and fixed_point_serves(plan.attempts(problem))
 
 
 def fixed_point_serves(attempts: tuple[Attempt, ...]) -> bool:
@@ -49,10 +49,6 @@ def iterate_fixed_point(problem: Problem, solver: Solver, stopping: FixedSteps, 
 
 
 def _directions(problem: Problem, convergence: Convergence, steps: int) -> Directions:
-    if _is_fused(problem):
+    if can_be_fused(problem):
         return FusedDirections(problem, convergence, steps)
     return PlainDirections(problem, convergence)
-
-
-def _is_fused(problem: Problem) -> bool:
-    return can_be_fused(problem.b) and problem.constant_precondition is not None

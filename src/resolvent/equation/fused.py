@@ -2,7 +2,7 @@
 
 import importlib.util
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from resolvent.equation.convergence import Convergence
 from resolvent.equation.directions import MEMORY, Directions, least_part
 from resolvent.equation.problem import Problem
+from resolvent.equation.solution import Status
 from resolvent.equation.torch_func import transforming
 
 # A program of a kernel treats so many entries of one sample at a time.
@@ -17,15 +18,31 @@ _LEAST_BLOCK, _LARGEST_BLOCK = 128, 4096
 _ENTRIES_PER_WARP = 512
 
 
-def can_be_fused(b: Tensor) -> bool:
-    """Whether the kernels exist for states like b: in single precision, on a GPU."""
-    plain = type(b) is Tensor and b.is_cuda and b.dtype == torch.float32 and b.is_contiguous()
-    return plain and b.numel() > 0 and not transforming() and _has_triton()
+def can_be_fused(problem: Problem) -> bool:
+    """Whether the kernels exist for the problem: in single precision, on a GPU, with a number as preconditioner."""
+    b = problem.b
+    plain = type(b) is Tensor and b.is_cuda and b.dtype == torch.float32 and b.is_contiguous() and b.numel() > 0
+    return plain and not transforming() and _has_triton() and problem.constant_precondition is not None
 
 
 @cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+class Report(NamedTuple):
+    """What is read from the device after a step.
+
+    Attributes:
+        going: how many samples take another step.
+        converged: how many need none, nor an error estimate.
+        before, now: the largest residual of a sample that takes another step, in units of its tolerance.
+    """
+
+    going: int
+    converged: int
+    before: float
+    now: float
 
 
 class FusedDirections(Directions):
@@ -35,67 +52,100 @@ class FusedDirections(Directions):
     in an order that does not depend on the batch.
 
     Arguments:
-        problem: its preconditioner is a number.
+        problem: one that `can_be_fused`.
         convergence: the tolerances.
-        steps: how many steps will be made.
+        steps: how many steps may be made.
+        going: int32, (batch,), 0 for samples that do not move; None moves all of them.
     """
 
-    def __init__(self, problem: Problem, convergence: Convergence, steps: int) -> None:
+    def __init__(self, problem: Problem, convergence: Convergence, steps: int, going: Tensor | None = None) -> None:
         from resolvent.equation import kernels  # Compiled on first use.
 
-        self._kernels = kernels
+        self._kernels, self._convergence, self._going = kernels, convergence, going
         b, scale = problem.b, problem.constant_precondition
         assert scale is not None
-        self._b, self._scale, self._convergence = b, scale, convergence
+        self._b, self._scale = b, scale
         self._batch, self._size = b.shape[0], b[0].numel()
-        block = 1 << (self._size - 1).bit_length()
-        self._block = min(max(block, _LEAST_BLOCK), _LARGEST_BLOCK)
+        self._block = min(max(_power_of_two(self._size), _LEAST_BLOCK), _LARGEST_BLOCK)
         self._chunks = -(-self._size // self._block)
+        self._width = _power_of_two(self._chunks)
         self._memory, self._count = min(MEMORY, steps - 1), 0
-        self._more = steps > 1
-        self._first = self._sums(kernels.NUMBERS)
-        if self._more:
-            self._f, self._g = torch.empty_like(b), torch.empty_like(b)
-            self._df, self._dg = (b.new_empty(self._memory, *b.shape) for _ in range(2))
-            self._products = self._sums(2 * self._memory + 2)
-            self._inverse = b.new_empty(self._batch, self._memory, dtype=torch.float64)
+        self._first = self._last = self._before = self._sums(kernels.NUMBERS)
+        # The last iterate and its image.
+        self._w = self._g = b
 
     def next(self, w: Tensor, y: Tensor, tau: float | Tensor) -> Tensor:
-        w, y = w.contiguous(), _weighted(y, tau)
-        factor = 1.0 if isinstance(tau, Tensor) else tau
+        w, y, factor = w.contiguous(), *_weighted(y, tau)
         moved = torch.empty_like(w)
         self._count += 1
+        masked = self._going is not None
+        mask = self._going if masked else moved
         if self._count == 1:
-            f, g = (self._f, self._g) if self._more else (moved, moved)
             self._launch(
-                "start", w, y, self._b, f, g, moved, self._first, factor, self._scale, self._chunks, KEEP=self._more
+                "start", w, y, self._b, mask, moved, self._first, factor, self._scale, self._chunks, MASKED=masked
             )
+            self._w, self._g = w, moved
             return moved
-        slot, held = (self._count - 2) % self._memory, min(self._count - 2, self._memory)
-        ring = (self._f, self._g, self._df, self._dg, self._products)
-        self._launch("measure", w, y, self._b, *ring, factor, self._scale, self._chunks, self._memory, held, slot)
+        if self._count == 2:
+            self._df, self._dg = (self._b.new_empty(self._memory, *self._b.shape) for _ in range(2))
+            self._products = self._sums(2 * self._memory + 2)
+            self._inverse = self._b.new_empty(self._batch, self._memory, dtype=torch.float64)
+        counts = (self._chunks, self._memory, min(self._count - 2, self._memory), (self._count - 2) % self._memory)
+        g, ring = torch.empty_like(w), (self._df, self._dg, self._products)
+        self._launch("measure", w, y, self._b, self._w, self._g, g, *ring, factor, self._scale, *counts)
         self._launch(
-            "move", *ring, self._inverse, moved, least_part(w.dtype), self._chunks, self._memory, held, slot,
-            WIDTH=self._width,
+            "move", w, g, *ring, self._inverse, mask, moved, least_part(w.dtype), *counts,
+            WIDTH=self._width, MASKED=masked,
         )  # fmt: skip
+        self._w, self._g = w, g
         return moved
 
-    def end(self, w: Tensor, y: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-        last = self._sums(self._kernels.NUMBERS)
-        factor = 1.0 if isinstance(tau, Tensor) else tau
-        self._launch("finish", w.contiguous(), _weighted(y, tau), self._b, last, factor, self._chunks)
+    def measure(self, w: Tensor, y: Tensor, tau: float | Tensor) -> None:
+        """Measures the residual at an iterate, for `judge` and `verdict`."""
+        self._before, self._last = self._last, self._sums(self._kernels.NUMBERS)
+        y, factor = _weighted(y, tau)
+        self._launch("finish", w.contiguous(), y, self._b, self._last, factor, self._chunks)
+
+    def judge(self, steps: Tensor, report: Tensor, pace: float, follows: bool) -> None:
+        """Stops samples that are within the tolerance, or whose residual is not below `pace` times the first one.
+
+        Arguments:
+            steps: int32, (batch,); it counts the steps of the samples that took one.
+            report: int32, (4,), zeros; becomes a `Report`.
+            follows: whether the tolerance follows the size of the iterate where b is zero.
+        """
+        at = self._convergence
+        self._kernels.judge[(self._batch,)](
+            self._first, self._before, self._last, self._going, steps, report, at.ratio, at.rtol, float(at.atol),
+            at.far_from, pace, self._chunks, WIDTH=self._width, FOLLOWS=follows,
+        )  # fmt: skip
+
+    def verdict(self, far: Status) -> tuple[Tensor, Tensor]:
+        """The status and the residual of every sample, (batch,); `far` is the status of those that need an error
+        estimate."""
         status = self._b.new_empty(self._batch, dtype=torch.int32)
         residual = self._b.new_empty(self._batch)
         at = self._convergence
         self._kernels.verdict[(self._batch,)](
-            self._first, last, status, residual, at.ratio, at.rtol, float(at.atol), at.rounding, at.far_from,
-            at.divergence, self._chunks, WIDTH=self._width,
+            self._first, self._last, status, residual, at.ratio, at.rtol, float(at.atol), at.rounding, at.far_from,
+            at.divergence, self._chunks, far.value, WIDTH=self._width,
         )  # fmt: skip
         return status, residual
 
+    def end(self, w: Tensor, y: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
+        self.measure(w, y, tau)
+        return self.verdict(Status.DIVERGED)
+
     @property
-    def _width(self) -> int:
-        return 1 << (self._chunks - 1).bit_length()
+    def natural(self) -> Tensor:
+        """(batch,), see `Progress.natural`."""
+        lengths = self._first.sum(2).sqrt().amax(1).float()
+        return lengths.nan_to_num(nan=torch.nan, posinf=torch.nan)
+
+    @property
+    def first_residual(self) -> Tensor:
+        """(batch,), that of the first guess."""
+        return (self._first[:, 0].sum(1).sqrt() / self._convergence.ratio).float()
 
     def _sums(self, numbers: int) -> Tensor:
         return self._b.new_empty(self._batch, numbers, self._chunks, dtype=torch.float64)
@@ -106,6 +156,17 @@ class FusedDirections(Directions):
         kernel(*arguments, self._size, BLOCK=self._block, num_warps=warps, **constants)
 
 
-def _weighted(y: Tensor, tau: float | Tensor) -> Tensor:
-    """tau y if tau is a tensor, else y."""
-    return (tau * y if isinstance(tau, Tensor) else y).contiguous()
+def read(report: Tensor) -> Report:
+    """Waits for the device."""
+    here = report.cpu()
+    return Report(*here[:2].tolist(), *here[2:].view(torch.float32).tolist())
+
+
+def _weighted(y: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
+    """A tensor and a number whose product is tau y."""
+    return ((tau * y).contiguous(), 1.0) if isinstance(tau, Tensor) else (y.contiguous(), tau)
+
+
+def _power_of_two(size: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << (size - 1).bit_length()

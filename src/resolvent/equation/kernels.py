@@ -31,56 +31,50 @@ def _get(sums, numbers, number, chunks, WIDTH: tl.constexpr):
     return tl.sum(parts)
 
 
+@triton.jit
+def _put_squares(sums, chunks, r, w, b):
+    r, w, b = r.to(tl.float64), w.to(tl.float64), b.to(tl.float64)
+    _put(sums, 3, 0, chunks, r * r)
+    _put(sums, 3, 1, chunks, w * w)
+    _put(sums, 3, 2, chunks, b * b)
+
+
 @triton.jit(do_not_specialize=_COUNTS)
-def start(
-    w, y, b, f, g, moved, sums, tau, scale, chunks, n,
-    BLOCK: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """f = scale (b + tau y - w) and g = w + f, the first step, and the squares of the residual, of w and of b."""
+def start(w, y, b, going, moved, sums, tau, scale, chunks, n, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    """The first step, w + scale (b + tau y - w), and the squares of the residual, of w and of b."""
     entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * n + entry, entry < n
     here, right = tl.load(w + at, inside, 0.0), tl.load(b + at, inside, 0.0)
     r = right + tau * tl.load(y + at, inside, 0.0) - here
-    step = scale * r
-    tl.store(moved + at, here + step, inside)
-    if KEEP:
-        tl.store(f + at, step, inside)
-        tl.store(g + at, here + step, inside)
-    r, here, right = r.to(tl.float64), here.to(tl.float64), right.to(tl.float64)
-    _put(sums, 3, 0, chunks, r * r)
-    _put(sums, 3, 1, chunks, here * here)
-    _put(sums, 3, 2, chunks, right * right)
+    result = here + scale * r
+    if MASKED:
+        result = tl.where(tl.load(going + tl.program_id(0)) != 0, result, here)
+    tl.store(moved + at, result, inside)
+    _put_squares(sums, chunks, r, here, right)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
-def finish(
-    w, y, b, sums, tau, chunks, n, BLOCK: tl.constexpr
-):  # fmt: skip
+def finish(w, y, b, sums, tau, chunks, n, BLOCK: tl.constexpr):
     """The squares of the residual, of w and of b."""
     entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * n + entry, entry < n
     here, right = tl.load(w + at, inside, 0.0), tl.load(b + at, inside, 0.0)
-    r = (right + tau * tl.load(y + at, inside, 0.0) - here).to(tl.float64)
-    here, right = here.to(tl.float64), right.to(tl.float64)
-    _put(sums, 3, 0, chunks, r * r)
-    _put(sums, 3, 1, chunks, here * here)
-    _put(sums, 3, 2, chunks, right * right)
+    _put_squares(sums, chunks, right + tau * tl.load(y + at, inside, 0.0) - here, here, right)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def measure(
-    w, y, b, f, g, df, dg, sums, tau, scale, chunks,
-    memory, held, slot, n, BLOCK: tl.constexpr,
+    w, y, b, last_w, last_g, g, df, dg, sums, tau, scale, chunks, memory, held, slot, n, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Replaces f and g, puts their changes into the ring, and multiplies f and its change by the rows of the ring."""
+    """The image g, the changes of f = g - w and of g, which go into the ring, and the products of f and its change with
+    the rows of the ring."""
     entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * n + entry, entry < n
     here = tl.load(w + at, inside, 0.0)
     step = scale * (tl.load(b + at, inside, 0.0) + tau * tl.load(y + at, inside, 0.0) - here)
-    change = step - tl.load(f + at, inside, 0.0)
-    image_change = here + step - tl.load(g + at, inside, 0.0)
-    tl.store(f + at, step, inside)
-    tl.store(g + at, here + step, inside)
+    image, before = here + step, tl.load(last_g + at, inside, 0.0)
+    change = step - (before - tl.load(last_w + at, inside, 0.0))
+    tl.store(g + at, image, inside)
     row = tl.num_programs(0).to(tl.int64) * n
     numbers = 2 * memory + 2
     step, wide = step.to(tl.float64), change.to(tl.float64)
@@ -92,13 +86,13 @@ def measure(
     _put(sums, numbers, 2 * memory, chunks, wide * wide)
     _put(sums, numbers, 2 * memory + 1, chunks, wide * step)
     tl.store(df + slot * row + at, change, inside)
-    tl.store(dg + slot * row + at, image_change, inside)
+    tl.store(dg + slot * row + at, image - before, inside)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def move(
-    f, g, df, dg, sums, inverse, moved, least, chunks, memory,
-    held, slot, n, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    w, g, df, dg, sums, inverse, going, moved, least, chunks, memory, held, slot, n,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Makes the newest change orthogonal to the others, and the next iterate of all of them."""
     sample = tl.program_id(0)
@@ -128,32 +122,80 @@ def move(
     usable = left > least * square
     reciprocal = tl.where(usable, 1.0 / tl.where(usable, left, 1.0), 0.0)
     result -= (reciprocal * product).to(tl.float32) * image_change
+    if MASKED:
+        result = tl.where(tl.load(going + sample) != 0, result, tl.load(w + at, inside, 0.0))
     tl.store(moved + at, result, inside)
     tl.store(df + slot * row + at, change, inside)
     tl.store(dg + slot * row + at, image_change, inside)
     tl.store(inverse + sample * memory + slot, reciprocal, tl.program_id(1) == 0)
 
 
-@triton.jit(do_not_specialize=_COUNTS)
-def verdict(
-    first, last, status, residual, ratio, rtol, atol, rounding, far_from,
-    divergence, chunks, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """The status and the residual of a sample, as `Convergence` has them after a fixed number of steps."""
-    sample = tl.program_id(0)
+@triton.jit
+def _tolerances(first, last, ratio, rtol, atol, far_from, chunks, WIDTH: tl.constexpr):
+    """The first and the last residual, the lengths of b, of the first and of the last iterate, the largest at the
+    start, the tolerance that needs no error estimate, and whether the last residual is within it."""
     begun = tl.sqrt(_get(first, 3, 0, chunks, WIDTH)) / ratio
     guess, scale = tl.sqrt(_get(first, 3, 1, chunks, WIDTH)), tl.sqrt(_get(first, 3, 2, chunks, WIDTH))
     norm = tl.sqrt(_get(last, 3, 0, chunks, WIDTH)) / ratio
     size = tl.sqrt(_get(last, 3, 1, chunks, WIDTH))
     natural = tl.maximum(tl.maximum(scale, guess), ratio * begun)
     earned = atol + rtol * tl.minimum(tl.maximum(size, scale), natural)
-    within = norm <= tl.maximum(earned, rounding * size)
     near = (norm <= earned) & (size <= far_from * natural)
+    return begun, norm, scale, guess, size, natural, earned, near
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def verdict(
+    first, last, status, residual, ratio, rtol, atol, rounding, far_from, divergence, chunks, far,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The status and the residual of a sample, as `Convergence` has them at the end. `far` is the status of those that
+    need an error estimate."""
+    begun, norm, scale, guess, size, natural, earned, near = _tolerances(
+        first, last, ratio, rtol, atol, far_from, chunks, WIDTH
+    )
+    within = norm <= tl.maximum(earned, rounding * size)
     at_first = atol + rtol * tl.minimum(tl.maximum(guess, scale), natural)
     limit = divergence * tl.maximum(begun, tl.maximum(at_first, rounding * guess))
     code = tl.where(norm < limit, _MAX_STEPS, _DIVERGED)
-    code = tl.where(within, tl.where(near, _CONVERGED, _DIVERGED), code)
+    code = tl.where(within, tl.where(near, _CONVERGED, far), code)
     total = norm + size + natural
     code = tl.where(total - total == 0, code, _NON_FINITE)
-    tl.store(status + sample, code)
-    tl.store(residual + sample, norm.to(tl.float32))
+    tl.store(status + tl.program_id(0), code)
+    tl.store(residual + tl.program_id(0), norm.to(tl.float32))
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def judge(
+    first, before, last, going, steps, report, ratio, rtol, atol, far_from, pace, chunks,
+    WIDTH: tl.constexpr, FOLLOWS: tl.constexpr,
+):  # fmt: skip
+    """Whether a sample takes another step: its residual is not within the tolerance, and below `pace` times the first.
+
+    A sample that took no further step keeps its measurement, since the same evaluation may be rounded in another way.
+    Adds to the report: how many take another step, how many have converged, and the largest residual of the former in
+    units of their tolerance, before and after the last step, as the bits of a float.
+    """
+    sample = tl.program_id(0)
+    was = tl.load(going + sample) != 0
+    measured = last
+    if not was:
+        measured = before
+        part = tl.arange(0, WIDTH)
+        for number in tl.static_range(3):
+            place = (sample * 3 + number) * chunks + part
+            tl.store(last + place, tl.load(before + place, part < chunks), part < chunks)
+    begun, norm, scale, _guess, _size, _natural, earned, near = _tolerances(
+        first, measured, ratio, rtol, atol, far_from, chunks, WIDTH
+    )
+    tolerance = atol + rtol * scale
+    if FOLLOWS:
+        tolerance = tl.where(scale == 0, earned, tolerance)
+    on = was & (norm > tolerance) & (norm < pace * begun)
+    tl.store(going + sample, on.to(tl.int32))
+    tl.store(steps + sample, tl.load(steps + sample) + was.to(tl.int32))
+    tl.atomic_add(report, on.to(tl.int32))
+    tl.atomic_add(report + 1, near.to(tl.int32))
+    then = tl.sqrt(_get(before, 3, 0, chunks, WIDTH)) / ratio
+    tl.atomic_max(report + 2, (then / tolerance).to(tl.float32).to(tl.int32, bitcast=True), on)
+    tl.atomic_max(report + 3, (norm / tolerance).to(tl.float32).to(tl.int32, bitcast=True), on)

@@ -65,6 +65,10 @@ class LinearProblem(Problem):
     def contracting(self) -> Tensor | None:
         return self.linearization.contracting
 
+    @property
+    def expected_steps(self) -> int | None:
+        return self.linearization.expected_steps
+
     def take(self, rows: Tensor) -> "LinearProblem":
         raise AssertionError("all samples share the graph of one evaluation: it cannot be restricted to some.")
 

@@ -40,11 +40,13 @@ class Linearization:
         work: counts products.
         state: that of the forward solver, if an adjoint starts from it.
         contracting: mask (batch,) of the samples that the quick attempt of the forward solve has solved, see `Problem`.
+        expected_steps: how many steps the forward solve took, if that is known.
         matrix_given: whether A was given. What a solve does must not depend on whether an earlier one has computed it.
     """
 
     state: "State | None" = None
     contracting: Tensor | None = None
+    expected_steps: int | None = None
 
     def __init__(
         self,

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from resolvent.equation import norms
 from resolvent.equation.contraction import MIN_SIZE_TO_COMPACT, contract, may_contract
-from resolvent.equation.convergence import Convergence, Progress
+from resolvent.equation.contraction_on_device import contract_on_device, contracts_on_device
+from resolvent.equation.convergence import Convergence, Progress, Reached
 from resolvent.equation.fixed_point import fixed_point_serves, iterate_fixed_point
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select
@@ -199,11 +200,16 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
     if isinstance(stopping, FixedSteps) and fixed_point_serves(attempts):
         solution = iterate_fixed_point(problem, attempts[0].solver, stopping, w)
         return changed(solution, status=_without_overflow(problem, solution.value, solution.status))
-    if len(attempts) > 1 and attempts[0].quick and not _worth_trying(problem, stopping):
+    on_device = attempts[0].quick and contracts_on_device(problem, stopping)
+    if len(attempts) > 1 and attempts[0].quick and not (on_device or _worth_trying(problem, stopping)):
         attempts = attempts[1:]
-    if attempts[0].quick:
-        done, state = contract(problem, attempts[0], stopping.for_contraction(), w), None
-        _refuse_underflow(problem, stopping, done)
+    done: Reached
+    state: State | None = None
+    if on_device:
+        done = contract_on_device(problem, attempts[0], stopping.for_contraction(), w)
+    elif attempts[0].quick:
+        done = contracted = contract(problem, attempts[0], stopping.for_contraction(), w)
+        _refuse_underflow(problem, stopping, contracted)
     else:
         done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
     index, used = torch.zeros_like(done.steps), 1
@@ -235,6 +241,7 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
         state=state if attempts[0].solver.learns and not transforming() else None,
         linear=problem.linear,
         quick=attempts[0].quick,
+        rounds=done.rounds,
     )
 
 
@@ -245,7 +252,7 @@ def _worth_trying(problem: Problem, stopping: StoppingRule) -> bool:
 
 
 def _start_over(
-    problem: Problem, attempt: Attempt, stopping: StoppingRule, done: Progress
+    problem: Problem, attempt: Attempt, stopping: StoppingRule, done: Reached
 ) -> tuple[Progress, State | None]:
     """Runs the next solver on the whole batch, none of which the quick attempt solved. Unlike a fallback, its last
     state is known, and with it the matrix for the backward pass."""
@@ -254,7 +261,7 @@ def _start_over(
     return progress, state
 
 
-def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done: Progress, unsolved: Tensor) -> bool:
+def _fall_back(problem: Problem, fallback: Attempt, stopping: StoppingRule, done: Reached, unsolved: Tensor) -> bool:
     """Runs another solver on the unsolved samples, on them alone if F allows it. Returns whether it solved them all."""
     if problem.rowwise and not (transforming() or torch.is_grad_enabled()):
         rows = unsolved.nonzero().squeeze(1)

@@ -9,7 +9,7 @@ from resolvent.equation.problem import Problem
 
 # A graph costs little to record, and a whole evaluation if it is missing: it is recorded when at most this many more
 # steps are expected. Gradients of weights cost as much as the product they come with, so they wait for the last step.
-_MARGIN, _MARGIN_IF_LINEAR = 2.2, 1.05
+_MARGIN, MARGIN_IF_LINEAR = 2.2, 1.05
 
 
 class PredictedLast:
@@ -39,7 +39,7 @@ class PredictedLast:
         if step < self._next or self._known is not None:
             return self.plain
         linear = self._problem.linear
-        left, margin = steps_left(before, norm, tolerance), _MARGIN_IF_LINEAR if linear else _MARGIN
+        left, margin = steps_left(before, norm, tolerance), MARGIN_IF_LINEAR if linear else _MARGIN
         if left <= margin:
             # Once recorded, graphs go on to be. Gradients that come too early are predicted anew.
             self._waits, self._next = linear, step + 1
@@ -54,7 +54,11 @@ class PredictedLast:
 def steps_left(before: Tensor, norm: Tensor, tolerance: Tensor) -> float:
     """How many more steps it takes until all samples are within the tolerance, if all go on as in the last one, from
     residuals `before` to `norm`. Infinite if they do not contract. Waits for the device."""
-    then, now = (torch.stack([before, norm]) / tolerance).amax(1).tolist()
+    return steps_left_by(*(torch.stack([before, norm]) / tolerance).amax(1).tolist())
+
+
+def steps_left_by(then: float, now: float) -> float:
+    """The same, from the largest residual before and after the last step, in units of the tolerance."""
     if now <= 1:
         return 0.0
     return math.log(now) / math.log(then / now) if now < then else math.inf

@@ -44,6 +44,11 @@ class Problem(ABC):
         return None
 
     @property
+    def expected_steps(self) -> int | None:
+        """The number of steps that the fixed point is expected to take, if anything is known."""
+        return None
+
+    @property
     def size(self) -> int:
         """The number of unknowns of one sample."""
         return math.prod(self.b.shape[1:])

@@ -70,6 +70,7 @@ class Solution:
         state: what the solver has learned, for `resolve(..., reuse=solution)`; None where it learns nothing.
         linear: whether the equation was linear, as that of a backward pass is.
         quick: whether the first of the solvers was the quick attempt of `rs.Auto`, which hands samples on as planned.
+        rounds: how many steps the batch took in the first attempt, if it is known: the backward pass takes as many.
     """
 
     value: Tensor
@@ -84,6 +85,7 @@ class Solution:
     state: "State | None" = field(default=None, repr=False)
     linear: bool = False
     quick: bool = False
+    rounds: int | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> Tensor:

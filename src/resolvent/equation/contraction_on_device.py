@@ -1,0 +1,81 @@
+"""The fixed-point iteration for samples that contract, as in `contraction`, on a GPU.
+
+There an operation on a small tensor takes as long as one on a large one, and a question waits for everything that was
+asked before. So a step is made by two kernels, every step is accelerated, and one question a step tells whether all
+samples are done, whether they have converged, and how many steps are left.
+"""
+
+import torch
+from torch import Tensor
+
+from resolvent.equation.convergence import Convergence, Reached
+from resolvent.equation.fused import FusedDirections, Report, can_be_fused, read
+from resolvent.equation.norms import per_sample
+from resolvent.equation.prediction import MARGIN_IF_LINEAR, steps_left_by
+from resolvent.equation.problem import Problem
+from resolvent.equation.solution import Status
+from resolvent.equation.solver import Attempt
+from resolvent.equation.stopping import StoppingRule
+
+# As accelerated samples contract faster the longer they iterate, they are given more time than those of `contraction`.
+_RATE, _LEAD = 0.7, 6.0
+
+
+def contracts_on_device(problem: Problem, stopping: StoppingRule) -> bool:
+    """Whether the loop can run: it makes as many steps as it needs, and autograd must not record them."""
+    if stopping.fixed or torch.is_grad_enabled() or not can_be_fused(problem):
+        return False
+    return problem.linear or stopping.parts(problem.b, problem.precision) is None
+
+
+def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
+    """Iterates for each sample while it contracts; every sample makes at least one step.
+
+    Samples that converged have the same status as in `iterate`. The others are handed to the next solver."""
+    convergence, checks = Convergence(problem, attempt.solver, stopping), stopping.checks(w.device)
+    limit = stopping.limit or attempt.max_steps or attempt.solver.max_steps
+    rate, pace = attempt.rate or _RATE, max(attempt.lead, _LEAD)
+    going = torch.ones(w.shape[0], dtype=torch.int32, device=w.device)
+    if problem.contracting is not None:
+        going = problem.contracting.to(torch.int32)
+    steps, reports = torch.zeros_like(going), going.new_zeros(limit, 4)
+    directions = FusedDirections(problem, convergence, limit, going)
+    plain, first = problem.without_graph(), w
+    y, tau = plain.increment(w)
+    report: Report | None = None
+    for step in range(1, limit + 1):
+        w = directions.next(w, y, tau)
+        y, tau = (problem if _may_be_last(problem, step, report) else plain).increment(w)
+        directions.measure(w, y, tau)
+        pace *= rate
+        directions.judge(steps, reports[step - 1], pace, follows=not problem.linear)
+        report = read(reports[step - 1]) if checks(step) else None
+        if report is not None and report.going == 0:
+            break
+    status, residual = directions.verdict(Status.MAX_STEPS)
+    reached = Reached(value=w, residual=residual, status=status, steps=steps, natural=None, rounds=step)
+    reached.all_converged = report is not None and report.converged == len(going)
+    if not reached.all_converged:
+        reached.natural = directions.natural
+        _return_to_better(reached, first, directions.first_residual)
+    return reached
+
+
+def _may_be_last(problem: Problem, step: int, report: Report | None) -> bool:
+    """Whether the step may be the last one, so that its evaluation should serve the backward pass.
+
+    To record a graph takes no time: every step of a nonlinear problem does. Gradients of weights take as long as the
+    product they come with, so they wait until one step is left.
+    """
+    if not problem.linear:
+        return True
+    if report is None:
+        return step == problem.expected_steps
+    return steps_left_by(report.before, report.now) <= MARGIN_IF_LINEAR
+
+
+def _return_to_better(reached: Reached, first: Tensor, residual: Tensor) -> None:
+    """Returns samples that have not converged to the first guess, if its residual is smaller."""
+    better = (reached.status == Status.CONVERGED.value) | (reached.residual < residual)
+    reached.value = torch.where(per_sample(better, first), reached.value, first)
+    reached.residual = torch.where(better, reached.residual, residual)
