@@ -19,6 +19,8 @@ from resolvent.equation.stopping import StoppingRule
 
 # As accelerated samples contract faster the longer they iterate, they are given more time than those of `contraction`.
 _RATE, _LEAD = 0.7, 6.0
+# A step takes longer than a question, so that there is one after every step, as on the CPU.
+_SOON = torch.device("cpu")
 
 
 def contracts_on_device(problem: Problem, stopping: StoppingRule) -> bool:
@@ -31,15 +33,19 @@ def contracts_on_device(problem: Problem, stopping: StoppingRule) -> bool:
 def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
     """Iterates for each sample while it contracts; every sample makes at least one step.
 
-    Samples that converged have the same status as in `iterate`. The others are handed to the next solver."""
-    convergence, checks = Convergence(problem, attempt.solver, stopping), stopping.checks(w.device)
+    Samples that converged have the same status as in `iterate`. The others are handed to the next solver.
+    """
+    convergence, checks = Convergence(problem, attempt.solver, stopping), stopping.checks(_SOON)
     limit = stopping.limit or attempt.max_steps or attempt.solver.max_steps
     rate, pace = attempt.rate or _RATE, max(attempt.lead, _LEAD)
-    going = torch.ones(w.shape[0], dtype=torch.int32, device=w.device)
+    batch = w.shape[0]
+    # One tensor for all counts, in multiples of four, for which the kernels are compiled.
+    rows = -(-batch // 4)
+    zeros = torch.zeros(2 * rows + limit, 4, dtype=torch.int32, device=w.device)
+    done, steps, reports = zeros[:rows].view(-1)[:batch], zeros[rows : 2 * rows].view(-1)[:batch], zeros[2 * rows :]
     if problem.contracting is not None:
-        going = problem.contracting.to(torch.int32)
-    steps, reports = torch.zeros_like(going), going.new_zeros(limit, 4)
-    directions = FusedDirections(problem, convergence, limit, going)
+        done.copy_(~problem.contracting)
+    directions = FusedDirections(problem, convergence, limit, done)
     plain, first = problem.without_graph(), w
     y, tau = plain.increment(w)
     report: Report | None = None
@@ -54,7 +60,7 @@ def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRul
             break
     status, residual = directions.verdict(Status.MAX_STEPS)
     reached = Reached(value=w, residual=residual, status=status, steps=steps, natural=None, rounds=step)
-    reached.all_converged = report is not None and report.converged == len(going)
+    reached.all_converged = report is not None and report.converged == batch
     if not reached.all_converged:
         reached.natural = directions.natural
         _return_to_better(reached, first, directions.first_residual)

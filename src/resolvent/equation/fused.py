@@ -55,13 +55,13 @@ class FusedDirections(Directions):
         problem: one that `can_be_fused`.
         convergence: the tolerances.
         steps: how many steps may be made.
-        going: int32, (batch,), 0 for samples that do not move; None moves all of them.
+        done: int32, (batch,), 1 for samples that do not move; None moves all of them.
     """
 
-    def __init__(self, problem: Problem, convergence: Convergence, steps: int, going: Tensor | None = None) -> None:
+    def __init__(self, problem: Problem, convergence: Convergence, steps: int, done: Tensor | None = None) -> None:
         from resolvent.equation import kernels  # Compiled on first use.
 
-        self._kernels, self._convergence, self._going = kernels, convergence, going
+        self._kernels, self._convergence, self._done = kernels, convergence, done
         b, scale = problem.b, problem.constant_precondition
         assert scale is not None
         self._b, self._scale = b, scale
@@ -78,8 +78,8 @@ class FusedDirections(Directions):
         w, y, factor = w.contiguous(), *_weighted(y, tau)
         moved = torch.empty_like(w)
         self._count += 1
-        masked = self._going is not None
-        mask = self._going if masked else moved
+        masked = self._done is not None
+        mask = self._done if masked else moved
         if self._count == 1:
             self._launch(
                 "start", w, y, self._b, mask, moved, self._first, factor, self._scale, self._chunks, MASKED=masked
@@ -116,7 +116,7 @@ class FusedDirections(Directions):
         """
         at = self._convergence
         self._kernels.judge[(self._batch,)](
-            self._first, self._before, self._last, self._going, steps, report, at.ratio, at.rtol, float(at.atol),
+            self._first, self._before, self._last, self._done, steps, report, at.ratio, at.rtol, float(at.atol),
             at.far_from, pace, self._chunks, WIDTH=self._width, FOLLOWS=follows,
         )  # fmt: skip
 

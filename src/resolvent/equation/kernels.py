@@ -40,7 +40,7 @@ def _put_squares(sums, chunks, r, w, b):
 
 
 @triton.jit(do_not_specialize=_COUNTS)
-def start(w, y, b, going, moved, sums, tau, scale, chunks, n, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+def start(w, y, b, done, moved, sums, tau, scale, chunks, n, BLOCK: tl.constexpr, MASKED: tl.constexpr):
     """The first step, w + scale (b + tau y - w), and the squares of the residual, of w and of b."""
     entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * n + entry, entry < n
@@ -48,7 +48,7 @@ def start(w, y, b, going, moved, sums, tau, scale, chunks, n, BLOCK: tl.constexp
     r = right + tau * tl.load(y + at, inside, 0.0) - here
     result = here + scale * r
     if MASKED:
-        result = tl.where(tl.load(going + tl.program_id(0)) != 0, result, here)
+        result = tl.where(tl.load(done + tl.program_id(0)) == 0, result, here)
     tl.store(moved + at, result, inside)
     _put_squares(sums, chunks, r, here, right)
 
@@ -91,7 +91,7 @@ def measure(
 
 @triton.jit(do_not_specialize=_COUNTS)
 def move(
-    w, g, df, dg, sums, inverse, going, moved, least, chunks, memory, held, slot, n,
+    w, g, df, dg, sums, inverse, done, moved, least, chunks, memory, held, slot, n,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Makes the newest change orthogonal to the others, and the next iterate of all of them."""
@@ -123,7 +123,7 @@ def move(
     reciprocal = tl.where(usable, 1.0 / tl.where(usable, left, 1.0), 0.0)
     result -= (reciprocal * product).to(tl.float32) * image_change
     if MASKED:
-        result = tl.where(tl.load(going + sample) != 0, result, tl.load(w + at, inside, 0.0))
+        result = tl.where(tl.load(done + sample) == 0, result, tl.load(w + at, inside, 0.0))
     tl.store(moved + at, result, inside)
     tl.store(df + slot * row + at, change, inside)
     tl.store(dg + slot * row + at, image_change, inside)
@@ -167,7 +167,7 @@ def verdict(
 
 @triton.jit(do_not_specialize=_COUNTS)
 def judge(
-    first, before, last, going, steps, report, ratio, rtol, atol, far_from, pace, chunks,
+    first, before, last, done, steps, report, ratio, rtol, atol, far_from, pace, chunks,
     WIDTH: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Whether a sample takes another step: its residual is not within the tolerance, and below `pace` times the first.
@@ -177,7 +177,7 @@ def judge(
     units of their tolerance, before and after the last step, as the bits of a float.
     """
     sample = tl.program_id(0)
-    was = tl.load(going + sample) != 0
+    was = tl.load(done + sample) == 0
     measured = last
     if not was:
         measured = before
@@ -192,7 +192,7 @@ def judge(
     if FOLLOWS:
         tolerance = tl.where(scale == 0, earned, tolerance)
     on = was & (norm > tolerance) & (norm < pace * begun)
-    tl.store(going + sample, on.to(tl.int32))
+    tl.store(done + sample, 1 - on.to(tl.int32))
     tl.store(steps + sample, tl.load(steps + sample) + was.to(tl.int32))
     tl.atomic_add(report, on.to(tl.int32))
     tl.atomic_add(report + 1, near.to(tl.int32))
