@@ -22,7 +22,7 @@ from resolvent.equation.norms import dot, flat, length, per_sample, rms
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 
-MEMORY = 3
+MEMORY = 2
 """How many pairs are kept. More take memory, and hardly save a step."""
 
 
@@ -51,9 +51,7 @@ class PlainDirections(Directions):
         self._progress: Progress | None = None
         self._last: tuple[Tensor, Tensor] | None = None
         # (batch, held, n) the orthogonal changes of f, and those of g; (batch, held) the inverse squares of the first.
-        self._df: Tensor | None = None
-        self._dg: Tensor | None = None
-        self._inverse: Tensor | None = None
+        self._ring: tuple[Tensor, ...] | None = None
 
     def next(self, w: Tensor, y: Tensor, tau: float | Tensor) -> Tensor:
         r = self._residual(w, y, tau)
@@ -79,27 +77,23 @@ class PlainDirections(Directions):
 
     def _accelerated(self, f: Tensor, g: Tensor, df: Tensor, dg: Tensor) -> Tensor:
         square, moved = dot(df, df), flat(g)
-        if self._df is not None:
-            assert self._dg is not None
-            assert self._inverse is not None
-            products = self._df @ torch.stack([df, flat(f)], 2)
-            along, gamma = (self._inverse[:, :, None] * products).unbind(2)
-            df = df - _sum(along, self._df)
-            moved = moved - _sum(gamma, self._dg)
-            dg = dg - _sum(along, self._dg)
+        ring = self._ring
+        if ring is not None:
+            if ring[0].shape[1] == MEMORY:
+                ring = ring[0][:, 1:], ring[1][:, 1:], ring[2][:, 1:]
+            products = ring[0] @ torch.stack([df, flat(f)], 2)
+            along, gamma = (ring[2][:, :, None] * products).unbind(2)
+            df = df - _sum(along, ring[0])
+            moved = moved - _sum(gamma, ring[1])
+            dg = dg - _sum(along, ring[1])
         left = dot(df, df)
         used = left > least_part(f.dtype) * square
         inverse = torch.where(used, 1 / left, 0.0)
         moved = moved - per_sample(inverse * dot(df, flat(f)), moved) * dg
-        self._df, self._dg = _joined(self._df, df), _joined(self._dg, dg)
-        self._inverse = _joined(self._inverse, inverse)
+        new = df[:, None], dg[:, None], inverse[:, None]
+        self._ring = new if ring is None else tuple(torch.cat(pair, 1) for pair in zip(ring, new, strict=True))
         return moved.reshape(g.shape)
 
 
 def _sum(weights: Tensor, rows: Tensor) -> Tensor:
     return (weights[:, None] @ rows).squeeze(1)
-
-
-def _joined(kept: Tensor | None, new: Tensor) -> Tensor:
-    """The latest rows, (batch, held, ...), and a new one."""
-    return new[:, None] if kept is None else torch.cat([kept[:, 1 - MEMORY :], new[:, None]], 1)
