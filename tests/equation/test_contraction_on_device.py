@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.equation import fused
+
+if torch.cuda.is_available():
+    from resolvent.equation import kernels
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -134,3 +138,28 @@ def test_a_network_in_training() -> None:
     assert all(weight.grad.isfinite().all() for weight in network.parameters())
     with torch.inference_mode():
         assert network(images).isfinite().all()
+
+
+def test_without_a_compiler_it_goes_on_as_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fused.kernels_run_on.cache_clear()
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr(kernels.finish, "run", fail)
+    try:
+        solution, *_ = solved(Field(300).cuda(), states(4, 300).cuda())
+        solved(Field(300).cuda(), states(4, 300).cuda())
+    finally:
+        fused.kernels_run_on.cache_clear()
+    assert solution.all_converged
+    assert caplog.text.count("C compiler") == 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_on_another_device_than_the_current_one() -> None:
+    field, b = Field(300).to("cuda:1"), states(4, 300).to("cuda:1")
+    solution, *_ = solved(field, b)
+    assert solution.value.device == b.device

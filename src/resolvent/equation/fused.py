@@ -1,6 +1,7 @@
 """`Directions` on a GPU: the steps of a fixed point in two kernels each, in place of some twenty operations."""
 
 import importlib.util
+import logging
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,18 +17,37 @@ from resolvent.equation.torch_func import transforming
 # A program of a kernel treats so many entries of one sample at a time.
 _LEAST_BLOCK, _LARGEST_BLOCK = 128, 4096
 _ENTRIES_PER_WARP = 512
+# Of a sample. With more, the parts of a sum would be too many for one program.
+_MOST_ENTRIES = 1 << 26
 
 
 def can_be_fused(problem: Problem) -> bool:
     """Whether the kernels exist for the problem: in single precision, on a GPU, with a number as preconditioner."""
     b = problem.b
-    plain = type(b) is Tensor and b.is_cuda and b.dtype == torch.float32 and b.is_contiguous() and b.numel() > 0
-    return plain and not transforming() and _has_triton() and problem.constant_precondition is not None
+    if type(b) is not Tensor or not b.is_cuda or b.dtype != torch.float32 or transforming():
+        return False
+    fits = b.is_contiguous() and b.numel() > 0 and problem.size <= _MOST_ENTRIES
+    # A kernel is launched on the current device, wherever its arguments are.
+    here = b.device.index == torch.cuda.current_device()
+    return fits and here and problem.constant_precondition is not None and kernels_run_on(b.device)
 
 
 @cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def kernels_run_on(device: torch.device) -> bool:
+    """Whether Triton is there and can compile for the device, for which it needs a C compiler. A failure is logged."""
+    if importlib.util.find_spec("triton") is None or torch.version.hip:
+        return False
+    try:
+        from resolvent.equation import kernels
+
+        x = torch.zeros(1, _LEAST_BLOCK, dtype=torch.float32, device=device)
+        sums = torch.empty(1, kernels.NUMBERS, 1, dtype=torch.float64, device=device)
+        kernels.finish[(1, 1)](x, x, x, sums, 1.0, 1, _LEAST_BLOCK, BLOCK=_LEAST_BLOCK)
+    except Exception as failure:  # Whatever it is, there is another way.
+        cause = (str(failure).splitlines() or [type(failure).__name__])[0]
+        logging.getLogger("resolvent").warning("Triton cannot be used, so solves are slower on %s: %s", device, cause)
+        return False
+    return True
 
 
 class Report(NamedTuple):

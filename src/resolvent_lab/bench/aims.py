@@ -99,6 +99,8 @@ AIMS = (
     Aim("ResNet-18 under torch.compile, B3", None, "B3", "resolvent, torch.compile"),
     Aim("ResNet-18, B3", 1.5, "B3", GRAPH),
     Aim("ResNet-18, inference, B3", None, "B3", GRAPH, "infer"),
+    Aim("own convolutions, tolerance 1e-6, B7", 3.5, "B7", GRAPH, tolerance=1e-6),
+    Aim("own convolutions, tolerance 1e-3, B7", 2.2, "B7", GRAPH, tolerance=1e-3),
     Aim("64 channels, B4", 1.5, "B4", GRAPH, title="channels"),
     Aim("64 channels, bfloat16, B4", 1.5, "B4", GRAPH, title="bfloat16"),
     Aim("the recommended recipe with penalty, 12 steps, B11", 2, "B11", f"{GRAPH} of 12 steps"),
