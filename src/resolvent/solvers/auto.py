@@ -96,9 +96,10 @@ class Auto(Plan):
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
     Picard keeps the samples whose residual its steps reduce to 0.5 or less on average up to 16 unknowns, to 0.7 up to
-    1,024, and to 0.4 beyond. Up to 1,024 unknowns its later steps are accelerated by secants. The others go on to the
-    next method, which continues from the best iterate. The choice depends only on n and on the sample, so its result
-    does not depend on the batch.
+    1,024, and to 0.4 beyond. Up to 1,024 unknowns its later steps are accelerated by secants. On a GPU, in single
+    precision, all steps but the first are accelerated, and samples are kept up to 0.7 for any n. The others go on to
+    the next method, which continues from the best iterate. The choice depends only on n and on the sample, so its
+    result does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
