@@ -9,9 +9,6 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.equation import fused
 
-if torch.cuda.is_available():
-    from resolvent.equation import kernels
-
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
@@ -143,6 +140,7 @@ def test_a_network_in_training() -> None:
 def test_without_a_compiler_it_goes_on_as_before(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kernels = pytest.importorskip("resolvent.equation.kernels")
     fused.kernels_run_on.cache_clear()
 
     def fail(*_: object, **__: object) -> None:
