@@ -7,15 +7,17 @@ Program (i, k) treats the entries of sample i from k * BLOCK on. Its part of a s
 import triton
 import triton.language as tl
 
+from resolvent.equation.solution import Status
+
 NUMBERS = 3
 """How many sums `start` and `finish` leave for `verdict`: the squares of the residual, of w and of b."""
 
 # These vary from call to call: no kernels are made for some of their values.
 _COUNTS = ("chunks", "memory", "held", "slot")
-_CONVERGED = tl.constexpr(1)
-_MAX_STEPS = tl.constexpr(2)
-_DIVERGED = tl.constexpr(4)
-_NON_FINITE = tl.constexpr(5)
+_CONVERGED = tl.constexpr(Status.CONVERGED.value)
+_MAX_STEPS = tl.constexpr(Status.MAX_STEPS.value)
+_DIVERGED = tl.constexpr(Status.DIVERGED.value)
+_NON_FINITE = tl.constexpr(Status.NON_FINITE.value)
 
 
 @triton.jit
