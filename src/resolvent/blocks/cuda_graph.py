@@ -201,7 +201,6 @@ def _generator_released(device: torch.device) -> Iterator[None]:
 @contextmanager
 def _no_garbage_collected() -> Iterator[None]:
     """An earlier recording that the garbage collector finds would be destroyed during this one, which CUDA forbids."""
-    gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:
