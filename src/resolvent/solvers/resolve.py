@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.adjoint import Adjoint, ImplicitAdjoint, Start
+from resolvent.equation.allocation import LARGE_STATE, keep_freed_memory
 from resolvent.equation.failure import Policy, as_policy
 from resolvent.equation.function import Function, as_function
 from resolvent.equation.modes import without_inference_tensors
@@ -141,6 +142,8 @@ _disabled: Callable[..., Solution] | None = None
 
 def _pose(F: Function, b: Tensor, tau: float | Tensor, may_read: bool) -> NonlinearProblem:
     _check_right_hand_side(b)
+    if b.is_cpu and b.numel() * b.element_size() >= LARGE_STATE:
+        keep_freed_memory()
     working = torch.promote_types(b.dtype, torch.float32)
     precision = precision_of(b)
     autocast = torch.is_autocast_enabled(b.device.type) and b.dtype != torch.float64
