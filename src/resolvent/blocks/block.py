@@ -185,6 +185,7 @@ class Block(InGraph):
     def _opened(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Iterator[tuple[Pass, Tensor]]:
         """One pass, with the field frozen and checked, and the input as one tensor; the arguments are those of
         `forward`."""
+        share_horizon(self.field, self.horizon)  # Before it is frozen: copies of pieces take it along.
         with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
             if isinstance(x, Tensor):
                 yield self._pass(x, t0, field, horizon), x
@@ -228,9 +229,6 @@ class Block(InGraph):
 
     def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""
-        share_horizon(self.field, self.horizon)
-        if field is not self.field:  # A copy, made before, as weights are normalised.
-            share_horizon(field, self.horizon)
         t0 = as_start(t0, x)
         pass_ = self._settings(field, t0, right_end(field, x.dtype))
         if horizon is not None:
