@@ -230,11 +230,12 @@ class Block(InGraph):
     def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""
         t0 = as_start(t0, x)
-        pass_ = self._settings(field, t0, right_end(field, x.dtype))
+        pieces = piecewise_parts(field)
+        pass_ = self._settings(field, t0, right_end(field, x.dtype) if pieces else 1.0)
         if horizon is not None:
             if self.times is not None:
                 raise ValueError(f"the block has times, and no horizon to replace, got horizon={horizon!r}.")
-            if piecewise_parts(field):
+            if pieces:
                 raise ValueError(
                     "the pieces of rs.fields.Piecewise are spread over the horizon of the block, and no other can be "
                     f"given to a call, got horizon={horizon!r}."

@@ -37,9 +37,11 @@ def frozen_weights(field: T) -> Iterator[T]:
     """
     _refuse_sharded(field)
     with outside_inference():
-        made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
-        field = with_weights(field, made) if made else field
-        frozen = _copy(field, _computed) if isinstance(field, nn.Module) else field
+        modules = list(field.modules()) if isinstance(field, nn.Module) else []
+        if any(map(_holds_inference_tensors, modules)):
+            made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
+            field = with_weights(field, made)
+        frozen = _copy(cast(nn.Module, field), _computed) if any(map(_changes, modules)) else field
     yield cast(T, frozen)
 
 
@@ -94,6 +96,16 @@ def outside_inference(*inputs: Any) -> Iterator[tuple[Any, ...]]:
         return
     with torch.inference_mode(False), torch.no_grad():
         yield tree_map(torch_func.outside_inference, inputs)
+
+
+def _holds_inference_tensors(module: nn.Module) -> bool:
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    return any(tensor is not None and tensor.is_inference() for tensor in tensors)
+
+
+def _changes(module: nn.Module) -> bool:
+    """Whether a module may have parametrizations, or draws random numbers."""
+    return "parametrizations" in module._modules or isinstance(module, FrozenRandomness)
 
 
 def _computed(_: str, module: nn.Module) -> dict[str, Any]:

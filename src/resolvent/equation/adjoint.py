@@ -21,13 +21,13 @@ from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
 from resolvent.equation.loop import solve
-from resolvent.equation.norms import length, per_sample, power_of_two
+from resolvent.equation.norms import extremes, length, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import ClosedOver, all_true, forward_mode, transforming
+from resolvent.equation.torch_func import ClosedOver, forward_mode, transforming
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,12 @@ class ImplicitAdjoint(AttachedAdjoint):
         """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
-        scaled, unit = _in_units(system, sums_in_double(system, plan, stopping) or _moderate(system, stopping))
+        if sums_in_double(system, plan, stopping):
+            needless = True
+        else:
+            system = changed(system, lengths=length(system.b))
+            needless = _moderate(system, stopping)
+        scaled, unit = _in_units(system, needless)
         solution = solve(scaled, plan, stopping, guess(scaled.b))
         gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
         if unit is not None:
@@ -258,11 +263,14 @@ def _in_units(system: LinearProblem, needless: bool) -> tuple[LinearProblem, Ten
         return system if closed is None else changed(system, last=LastProduct(closed)), None
     unit = power_of_two(system.b)
     each = per_sample(unit, system.b)
-    return changed(system, b=system.b / each, last=None if closed is None else LastProduct(closed, each)), unit
+    last = None if closed is None else LastProduct(closed, each)
+    return changed(system, b=system.b / each, last=last, lengths=None), unit
 
 
 def _moderate(system: LinearProblem, stopping: StoppingRule) -> bool:
     """Whether all right-hand sides are known to have a size whose square is far from zero and from infinity."""
-    least, size = torch.finfo(system.b.dtype).tiny ** 0.25, length(system.b)
-    moderate = (size > least) & (size < 1 / least)
-    return all_true(moderate) if contracts_on_device(system, stopping) else system.agree(moderate)
+    size, least = system.scale, torch.finfo(system.b.dtype).tiny ** 0.25
+    if not (system.can_read(size) or contracts_on_device(system, stopping)):
+        return False
+    smallest, largest = extremes(size)
+    return least < smallest and largest < 1 / least

@@ -10,14 +10,16 @@ import math
 import torch
 from torch import Tensor
 
-from resolvent.equation.convergence import Convergence, Progress
-from resolvent.equation.norms import length, put, rms, select, take
+from resolvent.equation.convergence import Convergence, Progress, Reached
+from resolvent.equation.norms import extremes, length, per_sample, put, take
+from resolvent.equation.pace import Limits, Pace
 from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
 from resolvent.equation.secants import Secants
+from resolvent.equation.solution import Status
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import any_true, transforming
+from resolvent.equation.torch_func import all_true, transforming
 
 # A sample continues while its steps reduce the residual to this fraction on average. Slower ones gain from other
 # methods, the sooner, the more an evaluation costs beside everything else: for small systems the larger fraction holds.
@@ -41,48 +43,34 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
     return not (half or stopping.fixed or torch.is_grad_enabled() or transforming())
 
 
-def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Progress:
+def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
     """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly. Later steps are accelerated.
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
     checks, last = stopping.checks(w.device), PredictedLast(problem)
-    convergence = Convergence(problem, attempt.solver, stopping)
-    size = rms if convergence.parts is None else convergence.parts.norm
-    r, image = last.plain.defect_and_image(w)
-    norm, scale = size(r), length(problem.b)
-    progress = convergence.first(problem, w, norm, scale)
-    within = _Tolerance(problem, convergence, progress)
-    tolerance = within.at(w)
-    going = norm > tolerance
-    if problem.contracting is not None:
-        going = going & problem.contracting
-    steps, secants = torch.zeros_like(going, dtype=torch.int32), Secants()
+    first, (r, image) = w, last.plain.defect_and_image(w)
+    measure = _Measure(problem, Convergence(problem, attempt.solver, stopping), w, r)
+    norm = measure.first
     rate = attempt.rate or (_QUICKLY if problem.size > MOST_ACCELERATED else _QUICKLY_IF_SMALL)
-    accelerated_from = first_accelerated(problem.size)
-    pace = attempt.lead * norm
-    before = scale / convergence.ratio  # Beside b, the first residual hints at the rate.
-    may_compact = convergence.parts is None and not within.follows and _may_compact(problem, w)
+    pace = Pace(measure.limits(rate, attempt.lead), norm, measure.excess(norm, w), problem.contracting)
+    accelerated_from, secants = first_accelerated(problem.size), Secants()
+    may_compact = measure.whole and not measure.follows and _may_compact(problem, w)
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
-        count = int(going.count_nonzero()) if checks(step - 1) else None
-        if count == 0:
+        if pace.done:
             break
-        moved = w + problem.precondition(r) if image is None else image
+        moved = _moved(problem, w, r) if image is None else image
         if step >= accelerated_from:
             moved = secants.next(moved - w if image is None else r, moved)
-        if may_compact and count is not None and 2 * count <= len(going):
-            before = norm
-            w, r, image, norm = _step_of_some(problem, going.nonzero().squeeze(1), moved, w, r, norm)
+        if may_compact and pace.few and pace.mask is not None:
+            rows = pace.mask.nonzero().squeeze(1)
+            w, r, image, norm = _step_of_some(problem, rows, moved, w, r, norm)
         else:
-            w = moved if count == going.numel() else select(going, moved, w)
-            r, image = last.problem_at(step, before, norm, tolerance).defect_and_image(w)
-            before, norm, tolerance = norm, size(r), within.at(w)
-        steps, pace = steps + going, rate * pace
-        going = going & (norm > tolerance) & (norm < pace)
-    convergence.update(last.plain, progress, State(w=w, norm=norm, r=r), torch.ones_like(going), checks(0))
-    progress.steps = steps
-    convergence.end(progress)
-    return progress
+            w = moved if pace.mask is None else torch.where(per_sample(pace.mask, w), moved, w)
+            r, image = last.problem_at(step, pace.residuals).defect_and_image(w)
+            norm = measure.norm(r)
+        pace.update(norm, measure.excess(norm, w), checks(step))
+    return measure.reached(first, w, r, norm, pace)
 
 
 def first_accelerated(unknowns: int) -> float:
@@ -92,20 +80,87 @@ def first_accelerated(unknowns: int) -> float:
     return _ACCELERATED_FROM_IF_FEW if unknowns <= _FEW else _ACCELERATED_FROM
 
 
-class _Tolerance:
-    """The tolerance at which samples stop. It is relative to |b|, and so holds whatever the size of the solution. Where
-    b is zero, as in an equilibrium model, it follows the size of the iterate."""
+class _Measure:
+    """Residuals beside the tolerance at which samples stop. It is relative to |b|, and so holds whatever the size of
+    the solution. Where b is zero, as in an equilibrium model, it follows the size of the iterate.
 
-    def __init__(self, problem: Problem, convergence: Convergence, progress: Progress) -> None:
-        self._convergence, self._progress = convergence, progress
-        self._of_b, self._resting = convergence.strictest(progress.scale), progress.scale == 0
-        self.follows = not problem.linear and any_true(self._resting)
+    Attributes:
+        first: (batch,), the residuals at the first guess.
+        unit: the `excess` of a residual that equals the tolerance.
+        whole: whether samples are measured as a whole, by their length.
+        follows: whether the tolerance of a sample follows its iterate.
+    """
 
-    def at(self, w: Tensor) -> Tensor:
+    def __init__(self, problem: Problem, convergence: Convergence, w: Tensor, r: Tensor) -> None:
+        self._problem, self._convergence = problem, convergence
+        self.whole = convergence.parts is None
+        # Lengths instead of root mean squares save a division.
+        self.unit = convergence.ratio if convergence.parts is None else convergence.parts.unit(r)
+        self.first, scale = self.norm(r), problem.scale
+        self._scale, (self._least, self._largest) = scale, extremes(scale)
+        self._of_b = convergence.strictest(scale)
+        self.follows = not (problem.linear or self._least > 0)
+        if self.follows:
+            self._resting, self._progress = scale == 0, self._begun(w)
+
+    def limits(self, rate: float, lead: float) -> Limits:
+        # Beside b, the first residual hints at the rate.
+        tolerance = self._convergence.strictest_of(self._largest)
+        before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
+        return Limits(self.unit, rate, lead, before, self.follows)
+
+    def norm(self, r: Tensor) -> Tensor:
+        """(batch,), the sizes of residuals."""
+        parts = self._convergence.parts
+        return length(r) if parts is None else parts.size(r)
+
+    def excess(self, norm: Tensor, w: Tensor) -> Tensor:
+        """(batch,), the sizes of residuals at w beside the tolerance: within it up to `unit`."""
         if not self.follows:
-            return self._of_b
+            return norm / self._of_b
         self._convergence.measure(self._progress, w)
-        return torch.where(self._resting, self._progress.earned, self._of_b)
+        return norm / torch.where(self._resting, self._progress.earned, self._of_b)
+
+    def reached(self, first: Tensor, w: Tensor, r: Tensor, norm: Tensor, pace: Pace) -> Reached:
+        """The result at w, with the residual r and its size."""
+        residual = norm / self.unit
+        steps = pace.steps
+        if not isinstance(steps, Tensor):
+            steps = torch.full_like(norm, steps, dtype=torch.int32)
+        if pace.converged and self._surely_near(w) and self._parts_are_within(w, r, residual):
+            status = torch.full_like(steps, Status.CONVERGED.value)
+            return Reached(value=w, residual=residual, status=status, steps=steps, natural=None, all_converged=True)
+        progress, everywhere = self._begun(first), torch.ones_like(norm, dtype=torch.bool)
+        state = State(w=w, norm=residual, r=r)
+        self._convergence.update(self._problem, progress, state, everywhere, check=True)
+        progress.steps = steps
+        self._convergence.end(progress)
+        return progress
+
+    def _begun(self, w: Tensor) -> Progress:
+        return self._convergence.first(self._problem, w, self.first / self.unit, self._scale)
+
+    def _surely_near(self, w: Tensor) -> bool:
+        """Whether no sample is far from the start, see `Convergence`, nor has a tolerance that may underflow. Then
+        nothing else is to be decided."""
+        convergence, kind = self._convergence, torch.finfo(w.dtype)
+        if not (convergence.strictest_of(self._least) > (kind.tiny / kind.eps) ** 0.5 or self._problem.linear):
+            return False
+        beyond = extremes(torch.sub(length(w), self._scale, alpha=convergence.far_from))[1]
+        return beyond <= 0 and self._largest < math.inf
+
+    def _parts_are_within(self, w: Tensor, r: Tensor, norm: Tensor) -> bool:
+        parts = self._convergence.parts
+        if parts is None:
+            return True
+        everywhere = torch.ones_like(norm, dtype=torch.bool)
+        return all_true(parts.within(everywhere, self._problem, State(w=w, norm=norm, r=r)))
+
+
+def _moved(problem: Problem, w: Tensor, r: Tensor) -> Tensor:
+    """The next iterate of the fixed point, from the defect r of w."""
+    factor = problem.constant_precondition
+    return w + problem.precondition(r) if factor is None else torch.add(w, r, alpha=factor)
 
 
 def _may_compact(problem: Problem, w: Tensor) -> bool:
@@ -122,4 +177,4 @@ def _step_of_some(
     iterates = take(moved, rows)
     defects, images = problem.take(rows).defect_and_image(iterates)
     image = None if images is None else put(moved, rows, images)
-    return put(w, rows, iterates), put(r, rows, defects), image, put(norm, rows, rms(defects))
+    return put(w, rows, iterates), put(r, rows, defects), image, put(norm, rows, length(defects))

@@ -11,7 +11,7 @@ from torch import Tensor
 from resolvent.equation.convergence import Convergence, Reached
 from resolvent.equation.fused import FusedDirections, Report, can_be_fused, read
 from resolvent.equation.norms import per_sample
-from resolvent.equation.prediction import MARGIN_IF_LINEAR, steps_left_by
+from resolvent.equation.prediction import MARGIN_IF_LINEAR, steps_left
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Attempt
@@ -77,7 +77,7 @@ def _may_be_last(problem: Problem, step: int, report: Report | None) -> bool:
         return True
     if report is None:
         return step == problem.expected_steps
-    return steps_left_by(report.before, report.now) <= MARGIN_IF_LINEAR
+    return steps_left(report.before, report.now) <= MARGIN_IF_LINEAR
 
 
 def _return_to_better(reached: Reached, first: Tensor, residual: Tensor) -> None:

@@ -121,7 +121,7 @@ class Convergence:
         self.rtol = relative / ratio
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
-        self.atol = torch.full((), atol, dtype=problem.b.dtype)
+        self._atol, self.atol = atol, torch.full((), atol, dtype=problem.b.dtype)
         self.parts = None if problem.linear else stopping.parts(problem.b, problem.precision)
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
         self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
@@ -157,6 +157,10 @@ class Convergence:
     def strictest(self, scale: Tensor) -> Tensor:
         """The tolerance for a residual that is small enough whatever the size of the iterate; `scale` is |b|."""
         return torch.add(self.atol, scale, alpha=self.rtol)
+
+    def strictest_of(self, scale: float) -> float:
+        """The same for one |b|."""
+        return self._atol + self.rtol * scale
 
     def far(self, progress: Progress) -> Tensor:
         """Mask (batch,) of converged samples that need an error estimate."""

@@ -23,12 +23,17 @@ class Evaluation:
     """
 
     def __init__(self, w: Tensor, start: Tensor, image: Tensor) -> None:
-        # Has the shape of the point, but takes no memory.
-        self.like = w.new_empty(()).expand(w.shape)
+        self._shape = w.shape, w.dtype, w.device
         self.image: Tensor | None = image
-        self._point: Tensor | None = w.detach()
+        self._point: Tensor | None = w.detach() if w.requires_grad else w
         self.start = get_gradient_edge(start)
         self.end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the shape of the point that takes no memory."""
+        shape, dtype, device = self._shape
+        return torch.empty((), dtype=dtype, device=device).expand(shape)
 
     def is_at(self, w: Tensor, compare: bool) -> bool:
         """Whether this is F at w. Compares addresses; if they differ and `compare` is true, values. Call it before
@@ -82,7 +87,7 @@ class LastEvaluation:
 
 def graph_start(w: Tensor) -> Tensor:
     """w as the start of a graph that does not keep it. Call it where autograd records."""
-    start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
+    start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach() if w.requires_grad else w)
     return start
 
 

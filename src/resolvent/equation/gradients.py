@@ -10,6 +10,9 @@ from torch.autograd.graph import GradientEdge
 
 from resolvent.equation.closed import Edge, has_hooks
 
+_SMALL = 1 << 14
+"""Up to so many numbers, an operation takes the same time."""
+
 
 class Closed:
     """The tensors that F closes over, with the graph that leads from them to F(w).
@@ -53,11 +56,12 @@ class Closed:
         return product, factor, _times(factor, tuple(found))
 
     def _weigh(self, u: Tensor) -> tuple[Tensor, float]:
-        """The cotangent of the end, and a factor for the results: tau multiplies what takes less memory."""
+        """The cotangent of the end, and a factor for the results: tau multiplies what takes less memory. What is small
+        takes one operation, where the weights take one each."""
         tau = self._tau
         if tau is None:
             return u, 1.0
-        if isinstance(tau, Tensor) or self._size > u.numel():
+        if isinstance(tau, Tensor) or u.numel() < max(self._size, _SMALL):
             return tau * u, 1.0
         return u, tau
 

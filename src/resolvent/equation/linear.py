@@ -35,6 +35,7 @@ class LinearProblem(Problem):
         transposed: whether the system has A^T.
         closed: what F closes over, if its gradients are needed at the solution.
         last: computes these gradients with every product, and keeps the last ones; None computes none.
+        lengths: of g, (batch,), if they are known.
     """
 
     b: Tensor
@@ -42,8 +43,13 @@ class LinearProblem(Problem):
     transposed: bool
     closed: Closed | None = None
     last: LastProduct | None = None
+    lengths: Tensor | None = None
 
     linear = True
+
+    @property
+    def scale(self) -> Tensor:
+        return super().scale if self.lengths is None else self.lengths
 
     @property
     def precision(self) -> torch.dtype:  # type: ignore[override]

@@ -1,6 +1,7 @@
 """The solver loop: steps all samples, checks convergence, freezes finished samples and drops them from the batch."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from resolvent.equation.convergence import Convergence, Progress, Reached
 from resolvent.equation.fixed_point import fixed_point_serves, iterate_fixed_point
 from resolvent.equation.matrix import Matrix
 from resolvent.equation.norms import flat, per_sample, rms, select
-from resolvent.equation.prediction import PredictedLast
+from resolvent.equation.prediction import PredictedLast, in_units
 from resolvent.equation.problem import NonlinearProblem, Problem, changed
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.solver import Attempt, Plan, Solver, State
@@ -99,7 +100,11 @@ def iterate(
                 whole.append((progress, rows))
                 part, state, progress = part.take(rows), take(state, rows), take(progress, rows)
                 running = progress.running
-        at = part if predicted is None else predicted.problem_at(step + 1, norm, state.norm, progress.earned)
+        at = (
+            part
+            if predicted is None
+            else predicted.problem_at(step + 1, partial(in_units, norm, state.norm, progress.earned))
+        )
         norm = state.norm
         state = solver.step(at, state, running)
         check = checks(step + 1)
@@ -208,8 +213,9 @@ def solve(problem: Problem, plan: Plan, stopping: StoppingRule, w: Tensor, reuse
     if on_device:
         done = contract_on_device(problem, attempts[0], stopping.for_contraction(), w)
     elif attempts[0].quick:
-        done = contracted = contract(problem, attempts[0], stopping.for_contraction(), w)
-        _refuse_underflow(problem, stopping, contracted)
+        done = contract(problem, attempts[0], stopping.for_contraction(), w)
+        if isinstance(done, Progress):  # Otherwise all samples have simply converged.
+            _refuse_underflow(problem, stopping, done)
     else:
         done, state = iterate(problem, attempts[0], stopping, w, before=_learned(reuse, attempts[0].solver, w))
     index, used = torch.zeros_like(done.steps), 1

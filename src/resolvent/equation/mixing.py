@@ -6,13 +6,17 @@ of (k, rows, batch). Every operation then runs over contiguous memory, and a mix
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.norms import in_columns
-from resolvent.equation.torch_func import outside_inference
+from resolvent.equation.torch_func import outside_inference, transforming
+
+# From so many numbers in a row on, products with the matrix of layers are faster than running sums.
+_LEAST_IN_PRODUCTS = 16
 
 
 class Mixing(ABC):
@@ -56,7 +60,8 @@ class MatrixMixing(Mixing):
 class LayerMixing(Mixing):
     """The matrix of consecutive theta layers: theta on the diagonal, ones below it, and zeros above.
 
-    Running sums are several times as fast as products with small matrices.
+    For rows of few numbers running sums are several times as fast as products with small matrices. Longer rows are
+    multiplied with the matrix on a CPU: the derivative of the sums takes six operations.
     """
 
     theta: float | Tensor
@@ -65,11 +70,21 @@ class LayerMixing(Mixing):
         if in_columns(rows):
             entries = self.matrix(rows.shape[1], rows)
             return _by_columns(entries.t() if transposed else entries, rows)
+        if not transposed and self._multiplies(rows):
+            return MatrixMixing(self.matrix(rows.shape[1], rows))(rows)
         return running_sums(rows, self.theta, transposed)
 
+    def _multiplies(self, rows: Tensor) -> bool:
+        """Whether a product with the matrix is faster than sums, and rounds like them: products may be set to less than
+        single precision."""
+        if not rows.is_cpu or isinstance(self.theta, Tensor) or transforming():
+            return False
+        return rows.shape[2:].numel() >= _LEAST_IN_PRODUCTS and torch.get_float32_matmul_precision() == "highest"
+
     def matrix(self, count: int, like: Tensor) -> Tensor:
-        ones = torch.ones(count, count, dtype=like.dtype, device=like.device)
-        return ones.tril() - (1 - self.theta) * torch.eye(count, dtype=like.dtype, device=like.device)
+        if isinstance(self.theta, Tensor) or not like.is_cpu:
+            return _layers(self.theta, count, like.dtype, like.device)
+        return _known_layers(self.theta, count, like.dtype, like.device)
 
     def inverse_of_ones(self, like: Tensor) -> Tensor | None:
         """v with M^T v = 1, (rows,), for rows (batch, rows, *shape); None for theta below 1/2, where v grows with the
@@ -85,6 +100,16 @@ class LayerMixing(Mixing):
 
     def outside_inference(self) -> Self:
         return type(self)(outside_inference(self.theta))
+
+
+def _layers(theta: float | Tensor, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The matrix of `count` layers."""
+    ones = torch.ones(count, count, dtype=dtype, device=device)
+    return ones.tril() - (1 - theta) * torch.eye(count, dtype=dtype, device=device)
+
+
+# Every group of a pass has the same matrix.
+_known_layers = lru_cache(maxsize=64)(_layers)
 
 
 def running_sums(rows: Tensor, theta: float | Tensor, transposed: bool) -> Tensor:

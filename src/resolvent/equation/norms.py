@@ -65,6 +65,15 @@ def rms(x: Tensor) -> Tensor:
     return length(x) / math.sqrt(math.prod(x.shape[1:]))
 
 
+def extremes(x: Tensor) -> tuple[float, float]:
+    """The smallest and the largest number; both NaN if there is one, and zero if there are no numbers. Waits for the
+    device."""
+    if x.numel() == 0:
+        return 0.0, 0.0
+    least, most = x.aminmax()
+    return (least.item(), most.item()) if x.is_cpu else tuple(torch.stack([least, most]).tolist())
+
+
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each sample: (batch,)."""
     return flat(x * y).sum(1)

@@ -1,5 +1,6 @@
 """Tests of the parts of a sample, beside its norm, which hides small parts."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import flat, rms
+from resolvent.equation.norms import flat, length
 from resolvent.equation.torch_func import any_true
 
 if TYPE_CHECKING:
@@ -21,9 +22,17 @@ class PartTest(ABC):
     final = False
     """Whether a sample whose norm is at its rounding, and falls no further, fails for good."""
 
-    def norm(self, r: Tensor) -> Tensor:
+    def size(self, r: Tensor) -> Tensor:
         """(batch,), the size of a defect for a solver that stops at the tolerance, which others overshoot."""
-        return rms(r)
+        return length(r)
+
+    def unit(self, r: Tensor) -> float:
+        """What to divide sizes by, for a root mean square."""
+        return math.sqrt(math.prod(r.shape[1:]))
+
+    def norm(self, r: Tensor) -> Tensor:
+        """The size as a root mean square."""
+        return self.size(r) / self.unit(r)
 
     @abstractmethod
     def within(self, wanted: Tensor, problem: "Problem", state: "State") -> Tensor:

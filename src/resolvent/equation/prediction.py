@@ -1,6 +1,7 @@
 """Predicts the last step of a solve. Only there a graph has to be recorded, or gradients of weights to be computed."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,14 +33,20 @@ class PredictedLast:
         self._waits = problem is not self.plain
         self._next = first  # The step to predict at.
 
-    def problem_at(self, step: int, before: Tensor, norm: Tensor, tolerance: Tensor) -> Problem:
-        """The problem for the evaluation of a step, from the last two residuals and the tolerance, (batch,) each."""
+    def problem_at(self, step: int, residuals: Callable[[], tuple[float, float]]) -> Problem:
+        """The problem for the evaluation of a step.
+
+        Arguments:
+            step: its number.
+            residuals: the largest residuals before the last step and after it, in units of the tolerance, see
+                `in_units`. Called only if they are needed.
+        """
         if not self._waits or step == self._known:
             return self._problem
         if step < self._next or self._known is not None:
             return self.plain
         linear = self._problem.linear
-        left, margin = steps_left(before, norm, tolerance), MARGIN_IF_LINEAR if linear else _MARGIN
+        left, margin = steps_left(*residuals()), MARGIN_IF_LINEAR if linear else _MARGIN
         if left <= margin:
             # Once recorded, graphs go on to be. Gradients that come too early are predicted anew.
             self._waits, self._next = linear, step + 1
@@ -51,14 +58,16 @@ class PredictedLast:
         return self.plain
 
 
-def steps_left(before: Tensor, norm: Tensor, tolerance: Tensor) -> float:
-    """How many more steps it takes until all samples are within the tolerance, if all go on as in the last one, from
-    residuals `before` to `norm`. Infinite if they do not contract. Waits for the device."""
-    return steps_left_by(*(torch.stack([before, norm]) / tolerance).amax(1).tolist())
+def in_units(before: Tensor, norm: Tensor, tolerance: Tensor) -> tuple[float, float]:
+    """The largest residuals before and after a step, from those of all samples and their tolerance, (batch,) each.
+    Waits for the device."""
+    then, now = (torch.stack([before, norm]) / tolerance).amax(1).tolist()
+    return then, now
 
 
-def steps_left_by(then: float, now: float) -> float:
-    """The same, from the largest residual before and after the last step, in units of the tolerance."""
+def steps_left(then: float, now: float) -> float:
+    """How many more steps it takes until all samples are within the tolerance, if all go on as in the last one: the
+    largest residual before and after it, in units of the tolerance. Infinite if it did not fall."""
     if now <= 1:
         return 0.0
     return math.log(now) / math.log(then / now) if now < then else math.inf

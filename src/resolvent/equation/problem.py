@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
 from resolvent.equation.function import Function
 from resolvent.equation.linear_part import LinearPart
-from resolvent.equation.norms import take
+from resolvent.equation.norms import length, take
 from resolvent.equation.solution import Work
 from resolvent.equation.torch_func import transforming
 
@@ -54,6 +54,11 @@ class Problem(ABC):
         return math.prod(self.b.shape[1:])
 
     @property
+    def scale(self) -> Tensor:
+        """(batch,), the lengths of b."""
+        return length(self.b)
+
+    @property
     @abstractmethod
     def rowwise(self) -> bool:
         """Whether `take` may be called."""
@@ -78,10 +83,14 @@ class Problem(ABC):
     def agree(self, mask: Tensor) -> bool:
         """Whether all samples are known to be in the mask, (batch,), so that no others need to be kept as they are.
 
-        The mask is read only where that costs nothing: on the CPU, and outside of transforms.
+        The mask is read only where that costs nothing.
         """
+        return self.can_read(mask) and bool(mask.all())
+
+    def can_read(self, x: Tensor) -> bool:
+        """Whether reading the values of x costs nothing: on the CPU, and outside of transforms."""
         # A tracer's tensors are of a class of their own. They have no values.
-        return self.may_read and mask.is_cpu and type(mask) is Tensor and not transforming() and bool(mask.all())
+        return self.may_read and x.is_cpu and type(x) is Tensor and not transforming()
 
     def without_graph(self) -> "Problem":
         """The same problem for evaluations whose graph is not needed."""

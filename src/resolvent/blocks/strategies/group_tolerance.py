@@ -49,8 +49,11 @@ class LayerTest(PartTest):
     def are_stages(self) -> bool:
         return self.theta == 1
 
-    def norm(self, r: Tensor) -> Tensor:
-        return _largest(r)
+    def size(self, r: Tensor) -> Tensor:
+        return row_lengths(r).amax(1)
+
+    def unit(self, r: Tensor) -> float:
+        return math.sqrt(max(1, math.prod(r.shape[2:])))
 
     def within(self, wanted: Tensor, problem: "Problem", state: "State") -> Tensor:
         if not any_true(wanted):

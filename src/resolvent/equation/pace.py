@@ -1,0 +1,97 @@
+"""Which samples of a fixed point go on: those above the tolerance that contract quickly enough.
+
+As a rule all samples of a batch go on until all of them have converged. The smallest and the largest residual show
+both, so that most steps need no mask.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from resolvent.equation.norms import extremes
+
+
+class Limits(NamedTuple):
+    """How long a sample goes on: while its residual exceeds the tolerance, and is below `lead` times its first residual
+    times `rate` for every step.
+
+    Attributes:
+        unit: a residual at the tolerance, divided by the tolerance.
+        rate, lead: see `Attempt`.
+        before: what the largest residual may have been before the first guess, in units of the tolerance.
+        moving: whether the tolerance changes from step to step.
+    """
+
+    unit: float
+    rate: float
+    lead: float
+    before: float
+    moving: bool
+
+
+class Pace:
+    """The samples that go on after each step.
+
+    Arguments:
+        limits: how long they go on.
+        norm: (batch,), the first residuals.
+        excess: (batch,), the same divided by the tolerance.
+        chosen: mask (batch,) of the samples that may go on; None means all.
+
+    Attributes:
+        mask: the samples that go on; None if all of them do.
+        count: how many go on, if it is known.
+        steps: that each sample has made.
+        most, before: the largest excess after the last step and before it, in units of the tolerance.
+    """
+
+    def __init__(self, limits: Limits, norm: Tensor, excess: Tensor, chosen: Tensor | None) -> None:
+        self._first, self._unit, self._rate, self._pace = norm, limits.unit, limits.rate, limits.lead
+        self.mask: Tensor | None = None
+        self.count: int | None = len(norm)
+        self.steps: int | Tensor = 0
+        least, most = extremes(excess)
+        self.before, self.most = limits.before, most / self._unit
+        # Beside a tolerance that has changed, the first residuals are others.
+        self._least = 0.0 if limits.moving else least
+        if chosen is not None or not least > self._unit:
+            above = excess > self._unit
+            self._keep(above if chosen is None else chosen & above, read=True)
+
+    @property
+    def done(self) -> bool:
+        """Whether no sample goes on."""
+        return self.count == 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether all samples are known to be within the tolerance."""
+        return self.most <= 1
+
+    @property
+    def few(self) -> bool:
+        """Whether at most half of the samples go on."""
+        return self.count is not None and 2 * self.count <= len(self._first)
+
+    def residuals(self) -> tuple[float, float]:
+        """The largest residual before the last step and after it, in units of the tolerance."""
+        return self.before, self.most
+
+    def update(self, norm: Tensor, excess: Tensor, read: bool) -> None:
+        """After a step: the new residuals. They are looked at if `read`, which waits for the device."""
+        self.steps = self.steps + (1 if self.mask is None else self.mask.int())
+        self._pace *= self._rate
+        if read:
+            least, most = extremes(excess)
+            self.before, self.most = self.most, most / self._unit
+            if self.mask is None and least > self._unit and most < self._pace * self._least:
+                return
+            if self.converged:
+                self.count = 0
+                return
+        going = (excess > self._unit) & (norm < self._pace * self._first)
+        self._keep(going if self.mask is None else self.mask & going, read)
+
+    def _keep(self, going: Tensor, read: bool) -> None:
+        self.count = int(going.count_nonzero()) if read else None
+        self.mask = None if self.count == len(going) else going
