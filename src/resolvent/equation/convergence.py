@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import length, select
+from resolvent.equation.norms import extremes, length, select
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Solver, State
@@ -209,6 +209,8 @@ class Convergence:
         norm, parts = state.norm, self.parts
         progress = self.first(problem, state.w, norm, length(problem.b), natural)
         self._measured(progress, progress.size)
+        if check and natural is None and active is None and self._all_run(problem, progress, state):
+            return progress
         near = self._near(progress, norm) if check else None
         if near is not None and all_true(near) and (parts is None or all_true(parts.within(near, problem, state))):
             self._agree(progress)
@@ -220,6 +222,16 @@ class Convergence:
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)
         return progress
+
+    def _all_run(self, problem: Problem, progress: Progress, state: State) -> bool:
+        """Whether all samples are known to be above the tolerance in the first state, and none has failed. Most solves
+        begin like this, and need no further test. As w is not larger than the start, `earned` is the tolerance."""
+        if self.at_once or self.own is not None or state.floor is not None or state.broken is not None:
+            return False
+        if not problem.can_read(state.norm):
+            return False
+        least, most = extremes(state.norm / progress.earned)
+        return 1 < least and most < math.inf
 
     def update(self, problem: Problem, progress: Progress, state: State, running: Tensor, check: bool) -> None:
         norm, before = state.norm, progress.last

@@ -16,6 +16,8 @@ from resolvent.equation.torch_func import transforming
 
 # Up to this many unknowns of a layer its inverse comes from the determinant, in a few operations.
 _MOST_TO_INVERT = 2
+# Up to this many unknowns of all layers together, and in small batches, the matrix of all layers takes half the time.
+_MOST_TOGETHER = 20
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class LayerMatrix(Matrix):
         return found, regular.all(1)
 
     @cached_property
+    def _together(self) -> Dense:
+        return Dense(self.dense())
+
+    @cached_property
     def _factors(self) -> LayerFactors:
         return LayerFactors(self.blocks, self.tau, self.mix.theta)
 
@@ -108,6 +114,8 @@ class LayerMatrix(Matrix):
         if self._as_columns:
             by = self._columns
             return (by.solve_transposed(rows) if transposed else by.solve(rows)).reshape(r.shape), by.regular
+        if rows.shape[2] <= _MOST_TO_INVERT and rows[0].numel() <= _MOST_TOGETHER:
+            return self._together.solve(r, transposed)
         if self.blocks.shape[-1] > _MOST_TO_INVERT and not transforming():
             found = self._factors.solve(rows.unsqueeze(3), transposed)
             return found.reshape(r.shape), self._factors.regular
@@ -161,6 +169,7 @@ def assembled(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Tensor:
     entries = mix.matrix(blocks.shape[1], blocks)
     wide = tau.unsqueeze(4) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
     # The blocks as (batch, 1, k, rows, k), spread over the rows of A.
-    weighted = wide * entries[:, None, :, None] * blocks.transpose(1, 2)[:, None]
+    weighted = (-wide * entries[:, None, :, None]) * blocks.transpose(1, 2)[:, None]
     size = weighted.shape[1] * weighted.shape[2]
-    return torch.eye(size, dtype=weighted.dtype, device=weighted.device) - weighted.reshape(-1, size, size)
+    matrix = weighted.reshape(-1, size, size)
+    return torch.eye(size, dtype=matrix.dtype, device=matrix.device) + matrix

@@ -18,7 +18,7 @@ from resolvent.equation.failure import Mask
 from resolvent.equation.function import Function, KeptRows
 from resolvent.equation.layer_columns import MIN_BATCH, MOST_UNKNOWNS
 from resolvent.equation.mixing import LayerMixing
-from resolvent.equation.norms import rms, select
+from resolvent.equation.norms import length, select
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
@@ -247,7 +247,7 @@ def _sweep(F: Function, b: Tensor, h: Number) -> Tensor:
     """
     first = b + h * F(b)
     second = b + h * F(first)
-    return select(rms(second - first) < _CONTRACTS * rms(first - b), second, b)
+    return select(length(second - first) < _CONTRACTS * length(first - b), second, b)
 
 
 def group_steps(solution: Solution, states: Tensor) -> tuple[Step, ...]:

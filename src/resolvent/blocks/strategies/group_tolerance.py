@@ -15,7 +15,7 @@ from resolvent.equation.options import SolveOptions, precision_of
 from resolvent.equation.parts import PartTest
 from resolvent.equation.problem import changed
 from resolvent.equation.stopping import Stopping, StoppingRule
-from resolvent.equation.torch_func import any_true
+from resolvent.equation.torch_func import all_true, any_true
 from resolvent.schemes.interval import Number
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LayerTest(PartTest):
         return self.theta == 1
 
     def size(self, r: Tensor) -> Tensor:
-        return row_lengths(r).amax(1)
+        return _longest(r)
 
     def unit(self, r: Tensor) -> float:
         return math.sqrt(max(1, math.prod(r.shape[2:])))
@@ -151,22 +151,23 @@ def accurate(pass_: "Pass", F: Function, x: Tensor, solved: Tensor, states: Tens
     """
     theta, stopping = pass_.scheme.chord, pass_.options.stopping
     assert theta is not None
-    ends = states.detach()
-    starts = torch.cat([x.detach().unsqueeze(1), ends[:, :-1]], dim=1)
-    stages = starts + theta * (ends - starts)
-    size = torch.maximum(_largest(starts), _largest(ends))
-    kept = _largest(stages - solved.detach()) <= _ROUNDINGS * torch.finfo(x.dtype).eps * size
-    rows = (~kept).nonzero().squeeze(1)
-    if len(rows) == 0:
+    points = torch.cat([x.detach().unsqueeze(1), states.detach()], dim=1)
+    starts, ends = points[:, :-1], points[:, 1:]
+    stages = torch.lerp(starts, ends, theta.to(ends) if isinstance(theta, Tensor) else theta)
+    size = _longest(points)
+    kept = _longest(stages - solved.detach()) <= (_ROUNDINGS * torch.finfo(x.dtype).eps) * size
+    if all_true(kept):
         return kept
+    rows = (~kept).nonzero().squeeze(1)
     stages = take(stages, rows)
     part = F.take(rows)
     slopes = part.unflatten(part.single_rows(part.flatten(stages)), stages)
-    defect = _largest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
-    within = stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
+    defect = _longest(take(ends, rows) - take(starts, rows) - pass_.h * slopes)
+    unit = math.sqrt(max(1, math.prod(x.shape[1:])))
+    within = unit * stopping.absolute(x.dtype) + stopping.relative(x.dtype) * size[rows]
     return kept.index_copy(0, rows, defect <= within)
 
 
-def _largest(rows: Tensor) -> Tensor:
-    """(batch,), the largest norm of a layer; `rows` has shape (batch, layers, *shape)."""
-    return row_lengths(rows).amax(1) / math.sqrt(max(1, math.prod(rows.shape[2:])))
+def _longest(rows: Tensor) -> Tensor:
+    """(batch,), the largest length of a row; `rows` has shape (batch, layers, *shape)."""
+    return row_lengths(rows).amax(1)
