@@ -1,15 +1,15 @@
 """The fixed-point iteration for samples that contract, as in `contraction`, on a GPU.
 
 There an operation on a small tensor takes as long as one on a large one, and a question waits for everything that was
-asked before. So a step is made by two kernels, every step is accelerated, and one question a step tells whether all
-samples are done, whether they have converged, and how many steps are left.
+asked before. So a step is made by one or two kernels, every step is accelerated, and one question a step tells whether
+all samples are done, whether they have converged, and how many steps are left.
 """
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence, Reached
-from resolvent.equation.fused import FusedDirections, Report, can_be_fused, read
+from resolvent.equation.fused import FusedDirections, Report, Verdict, can_be_fused, read
 from resolvent.equation.norms import per_sample
 from resolvent.equation.prediction import MARGIN_IF_LINEAR, steps_left
 from resolvent.equation.problem import Problem
@@ -49,12 +49,12 @@ def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRul
     plain, first = problem.without_graph(), w
     y, tau = plain.increment(w)
     report: Report | None = None
+    moved: Tensor | None = None
     for step in range(1, limit + 1):
-        w = directions.next(w, y, tau)
+        w = directions.next(w, y, tau) if moved is None else moved
         y, tau = (problem if _may_be_last(problem, step, report) else plain).increment(w)
-        directions.measure(w, y, tau)
         pace *= rate
-        directions.judge(steps, reports[step - 1], pace, follows=not problem.linear)
+        moved = directions.judge(w, y, tau, Verdict(steps, reports[step - 1], pace, not problem.linear))
         report = read(reports[step - 1]) if checks(step) else None
         if report is not None and report.going == 0:
             break

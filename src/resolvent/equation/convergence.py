@@ -121,7 +121,7 @@ class Convergence:
         self.rtol = relative / ratio
         # A cotangent may be so small that a fraction of it is zero.
         atol = torch.finfo(problem.b.dtype).tiny if problem.linear else stopping.absolute(problem.precision)
-        self._atol, self.atol = atol, torch.full((), atol, dtype=problem.b.dtype)
+        self.atol_number, self.atol = atol, torch.full((), atol, dtype=problem.b.dtype)
         self.parts = None if problem.linear else stopping.parts(problem.b, problem.precision)
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
         self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
@@ -160,7 +160,7 @@ class Convergence:
 
     def strictest_of(self, scale: float) -> float:
         """The same for one |b|."""
-        return self._atol + self.rtol * scale
+        return self.atol_number + self.rtol * scale
 
     def far(self, progress: Progress) -> Tensor:
         """Mask (batch,) of converged samples that need an error estimate."""
@@ -231,7 +231,7 @@ class Convergence:
         if not problem.can_read(state.norm):
             return False
         least, most = extremes(state.norm / progress.earned)
-        return 1 < least and most < math.inf
+        return least > 1 and most < math.inf
 
     def update(self, problem: Problem, progress: Progress, state: State, running: Tensor, check: bool) -> None:
         norm, before = state.norm, progress.last

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import struct
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -65,8 +66,25 @@ class Report(NamedTuple):
     now: float
 
 
+class Verdict(NamedTuple):
+    """What `FusedDirections.judge` needs.
+
+    Attributes:
+        steps: int32, (batch,); it counts the steps of the samples that took one.
+        report: int32, (4,), zeros; becomes a `Report`.
+        pace: the fraction of its first residual below which that of a sample must be.
+        follows: whether the tolerance follows the size of the iterate where b is zero.
+    """
+
+    steps: Tensor
+    report: Tensor
+    pace: float
+    follows: bool
+
+
 class FusedDirections(Directions):
-    """The steps by kernels that read every vector once.
+    """The steps by kernels that read every vector once. Samples that fit into one block take one kernel a step, larger
+    ones two, and two more to be judged.
 
     Sums are in double precision, so that squares of small gradients do not underflow. Every sample has sums of its own,
     in an order that does not depend on the batch.
@@ -102,43 +120,78 @@ class FusedDirections(Directions):
         mask = self._done if masked else moved
         if self._count == 1:
             self._launch(
-                "start", w, y, self._b, mask, moved, self._first, factor, self._scale, self._chunks, MASKED=masked
-            )
+                "start", w, y, self._b, mask, moved, self._first, factor, self._scale, self._chunks, self._size,
+                MASKED=masked,
+            )  # fmt: skip
             self._w, self._g = w, moved
             return moved
         if self._count == 2:
             self._df, self._dg = (self._b.new_empty(self._memory, *self._b.shape) for _ in range(2))
-            self._products = self._sums(2 * self._memory + 2)
             self._inverse = self._b.new_empty(self._batch, self._memory, dtype=torch.float64)
-        counts = (self._chunks, self._memory, min(self._count - 2, self._memory), (self._count - 2) % self._memory)
+        if self._chunks == 1:
+            self._leap(w, y, factor, None, moved)
+            return moved
+        if self._count == 2:
+            self._products = self._sums(2 * self._memory + 2)
+        counts = (self._chunks, *self._counts)
         g, ring = torch.empty_like(w), (self._df, self._dg, self._products)
-        self._launch("measure", w, y, self._b, self._w, self._g, g, *ring, factor, self._scale, *counts)
+        self._launch("measure", w, y, self._b, self._w, self._g, g, *ring, factor, self._scale, *counts, self._size)
         self._launch(
-            "move", w, g, *ring, self._inverse, mask, moved, least_part(w.dtype), *counts,
+            "move", w, g, *ring, self._inverse, mask, moved, least_part(w.dtype), *counts, self._size,
             WIDTH=self._width, MASKED=masked,
         )  # fmt: skip
         self._w, self._g = w, g
         return moved
 
+    @property
+    def _counts(self) -> tuple[int, int, int]:
+        """The rows of the ring, how many of them are used, and which one is the newest."""
+        return self._memory, min(self._count - 2, self._memory), (self._count - 2) % self._memory
+
     def measure(self, w: Tensor, y: Tensor, tau: float | Tensor) -> None:
-        """Measures the residual at an iterate, for `judge` and `verdict`."""
+        """Measures the residual at an iterate, for `verdict`."""
         self._before, self._last = self._last, self._sums(self._kernels.NUMBERS)
         y, factor = _weighted(y, tau)
-        self._launch("finish", w.contiguous(), y, self._b, self._last, factor, self._chunks)
+        self._launch("finish", w.contiguous(), y, self._b, self._last, factor, self._chunks, self._size)
 
-    def judge(self, steps: Tensor, report: Tensor, pace: float, follows: bool) -> None:
-        """Stops samples that are within the tolerance, or whose residual is not below `pace` times the first one.
+    def judge(self, w: Tensor, y: Tensor, tau: float | Tensor, verdict: "Verdict") -> Tensor | None:
+        """Measures the residual at an iterate, and stops samples that are within the tolerance, or whose residual is
+        not below `pace` times the first one.
 
-        Arguments:
-            steps: int32, (batch,); it counts the steps of the samples that took one.
-            report: int32, (4,), zeros; becomes a `Report`.
-            follows: whether the tolerance follows the size of the iterate where b is zero.
+        Returns:
+            The next iterate, if the same kernel makes it; otherwise it is left to `next`.
         """
         at = self._convergence
-        self._kernels.judge[(self._batch,)](
-            self._first, self._before, self._last, self._done, steps, report, at.ratio, at.rtol, float(at.atol),
-            at.far_from, pace, self._chunks, WIDTH=self._width, FOLLOWS=follows,
+        if self._chunks > 1:
+            self.measure(w, y, tau)
+            self._kernels.judge[(self._batch,)](
+                self._first, self._before, self._last, self._done, verdict.steps, verdict.report, at.ratio, at.rtol,
+                at.atol_number, at.far_from, verdict.pace, self._chunks, WIDTH=self._width, FOLLOWS=verdict.follows,
+            )  # fmt: skip
+            return None
+        self._before, self._last = self._last, self._sums(self._kernels.NUMBERS)
+        # Most solves end with the first step, and need no ring.
+        moved = torch.empty_like(w) if self._count > 1 else None
+        self._count += moved is not None
+        self._leap(w.contiguous(), *_weighted(y, tau), verdict, moved)
+        return moved
+
+    def _leap(self, w: Tensor, y: Tensor, factor: float, verdict: "Verdict | None", moved: Tensor | None) -> None:
+        """Judges if a `verdict` is wanted, and makes the next iterate if it is to be `moved`; for one chunk."""
+        at, judges, moves, none = self._convergence, verdict is not None, moved is not None, self._first
+        wanted = (none, none, 0.0, False) if verdict is None else verdict
+        steps, report, pace, follows = wanted
+        g = torch.empty_like(w) if moves else none
+        ring = (self._df, self._dg, self._inverse) if moves else (none, none, none)
+        masked = self._done is not None
+        self._launch(
+            "leap", w, y, self._b, factor, self._scale, self._size, self._first, self._before, self._last,
+            self._done if masked else none, steps, report, at.ratio, at.rtol, at.atol_number, at.far_from, pace,
+            self._w, self._g, g, *ring, moved if moves else none, least_part(w.dtype),
+            *(self._counts if moves else (1, 0, 0)), JUDGES=judges, MOVES=moves, MASKED=masked, FOLLOWS=follows,
         )  # fmt: skip
+        if moves:
+            self._w, self._g = w, g
 
     def verdict(self, far: Status) -> tuple[Tensor, Tensor]:
         """The status and the residual of every sample, (batch,); `far` is the status of those that need an error
@@ -147,7 +200,7 @@ class FusedDirections(Directions):
         residual = self._b.new_empty(self._batch)
         at = self._convergence
         self._kernels.verdict[(self._batch,)](
-            self._first, self._last, status, residual, at.ratio, at.rtol, float(at.atol), at.rounding, at.far_from,
+            self._first, self._last, status, residual, at.ratio, at.rtol, at.atol_number, at.rounding, at.far_from,
             at.divergence, self._chunks, far.value, WIDTH=self._width,
         )  # fmt: skip
         return status, residual
@@ -173,13 +226,13 @@ class FusedDirections(Directions):
     def _launch(self, name: str, *arguments: Any, **constants: Any) -> None:
         warps = max(1, min(8, self._block // _ENTRIES_PER_WARP))
         kernel = getattr(self._kernels, name)[(self._batch, self._chunks)]
-        kernel(*arguments, self._size, BLOCK=self._block, num_warps=warps, **constants)
+        kernel(*arguments, BLOCK=self._block, num_warps=warps, **constants)
 
 
 def read(report: Tensor) -> Report:
     """Waits for the device."""
-    here = report.cpu()
-    return Report(*here[:2].tolist(), *here[2:].view(torch.float32).tolist())
+    going, converged, *bits = report.tolist()
+    return Report(going, converged, *struct.unpack("ff", struct.pack("ii", *bits)))
 
 
 def _weighted(y: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:

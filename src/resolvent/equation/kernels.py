@@ -1,7 +1,8 @@
 """The kernels of `FusedDirections`.
 
 Program (i, k) treats the entries of sample i from k * BLOCK on. Its part of a sum goes to (i, number, k) of an array
-(batch, numbers, chunks); the next kernel adds the parts. The ring of changes is (memory, batch, n).
+(batch, numbers, chunks); the next kernel adds the parts. The ring of changes is (memory, batch, n). A sample that fits
+into one block has one program, and one kernel, `leap`, does what takes four otherwise.
 """
 
 import triton
@@ -91,6 +92,24 @@ def measure(
     tl.store(dg + slot * row + at, image - before, inside)
 
 
+@triton.jit
+def _subtract(change, image_change, result, left, product, own, along, onto, other, image):
+    """Subtracts what the newest change and the residual have along another row of the ring."""
+    part, gamma = own * along, own * onto
+    change -= part.to(tl.float32) * other
+    image_change -= part.to(tl.float32) * image
+    result -= gamma.to(tl.float32) * image
+    return change, image_change, result, left - part * along, product - gamma * along
+
+
+@triton.jit
+def _along_newest(result, image_change, square, left, product, least):
+    """Subtracts what the residual has along the newest change, and returns the inverse of the square of the latter."""
+    usable = left > least * square
+    reciprocal = tl.where(usable, 1.0 / tl.where(usable, left, 1.0), 0.0)
+    return result - (reciprocal * product).to(tl.float32) * image_change, reciprocal
+
+
 @triton.jit(do_not_specialize=_COUNTS)
 def move(
     w, g, df, dg, sums, inverse, done, moved, least, chunks, memory, held, slot, n,
@@ -111,19 +130,14 @@ def move(
     for j in range(held):
         own = tl.load(inverse + sample * memory + j, j != slot, 0.0)
         along = _get(sums, numbers, 2 * j, chunks, WIDTH)
-        gamma = own * _get(sums, numbers, 2 * j + 1, chunks, WIDTH)
-        part = own * along
+        onto = _get(sums, numbers, 2 * j + 1, chunks, WIDTH)
         # Of the row that is replaced all products are zero.
         other = tl.load(df + j * row + at, inside & (j != slot), 0.0)
         image = tl.load(dg + j * row + at, inside & (j != slot), 0.0)
-        change -= part.to(tl.float32) * other
-        image_change -= part.to(tl.float32) * image
-        result -= gamma.to(tl.float32) * image
-        left -= part * along
-        product -= gamma * along
-    usable = left > least * square
-    reciprocal = tl.where(usable, 1.0 / tl.where(usable, left, 1.0), 0.0)
-    result -= (reciprocal * product).to(tl.float32) * image_change
+        change, image_change, result, left, product = _subtract(
+            change, image_change, result, left, product, own, along, onto, other, image
+        )
+    result, reciprocal = _along_newest(result, image_change, square, left, product, least)
     if MASKED:
         result = tl.where(tl.load(done + sample) == 0, result, tl.load(w + at, inside, 0.0))
     tl.store(moved + at, result, inside)
@@ -136,10 +150,16 @@ def move(
 def _tolerances(first, last, ratio, rtol, atol, far_from, chunks, WIDTH: tl.constexpr):
     """The first and the last residual, the lengths of b, of the first and of the last iterate, the largest at the
     start, the tolerance that needs no error estimate, and whether the last residual is within it."""
+    squares = _get(last, 3, 0, chunks, WIDTH), _get(last, 3, 1, chunks, WIDTH)
+    return _tolerances_of(first, squares[0], squares[1], ratio, rtol, atol, far_from, chunks, WIDTH)
+
+
+@triton.jit
+def _tolerances_of(first, norm, size, ratio, rtol, atol, far_from, chunks, WIDTH: tl.constexpr):
+    """The same from the squares of the last residual and of the last iterate."""
     begun = tl.sqrt(_get(first, 3, 0, chunks, WIDTH)) / ratio
     guess, scale = tl.sqrt(_get(first, 3, 1, chunks, WIDTH)), tl.sqrt(_get(first, 3, 2, chunks, WIDTH))
-    norm = tl.sqrt(_get(last, 3, 0, chunks, WIDTH)) / ratio
-    size = tl.sqrt(_get(last, 3, 1, chunks, WIDTH))
+    norm, size = tl.sqrt(norm) / ratio, tl.sqrt(size)
     natural = tl.maximum(tl.maximum(scale, guess), ratio * begun)
     earned = atol + rtol * tl.minimum(tl.maximum(size, scale), natural)
     near = (norm <= earned) & (size <= far_from * natural)
@@ -190,6 +210,16 @@ def judge(
     begun, norm, scale, _guess, _size, _natural, earned, near = _tolerances(
         first, measured, ratio, rtol, atol, far_from, chunks, WIDTH
     )
+    then = tl.sqrt(_get(before, 3, 0, chunks, WIDTH)) / ratio
+    _goes_on(was, begun, then, norm, scale, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS)
+
+
+@triton.jit
+def _goes_on(
+    was, begun, then, norm, scale, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS: tl.constexpr
+):  # fmt: skip
+    """Whether the sample takes another step. Writes it down, and adds to the report."""
+    sample = tl.program_id(0)
     tolerance = atol + rtol * scale
     if FOLLOWS:
         tolerance = tl.where(scale == 0, earned, tolerance)
@@ -198,6 +228,62 @@ def judge(
     tl.store(steps + sample, tl.load(steps + sample) + was.to(tl.int32))
     tl.atomic_add(report, on.to(tl.int32))
     tl.atomic_add(report + 1, near.to(tl.int32))
-    then = tl.sqrt(_get(before, 3, 0, chunks, WIDTH)) / ratio
     tl.atomic_max(report + 2, (then / tolerance).to(tl.float32).to(tl.int32, bitcast=True), on)
     tl.atomic_max(report + 3, (norm / tolerance).to(tl.float32).to(tl.int32, bitcast=True), on)
+    return on
+
+
+@triton.jit(do_not_specialize=("memory", "held", "slot"))
+def leap(
+    w, y, b, tau, scale, n, first, before, last, done, steps, report, ratio, rtol, atol, far_from, pace,
+    last_w, last_g, g, df, dg, inverse, moved, least, memory, held, slot,
+    BLOCK: tl.constexpr, JUDGES: tl.constexpr, MOVES: tl.constexpr, MASKED: tl.constexpr, FOLLOWS: tl.constexpr,
+):  # fmt: skip
+    """`finish` and `judge` if it JUDGES, then `measure` and `move` if it MOVES, for samples of one block. Sums stay
+    where they are made."""
+    sample, entry = tl.program_id(0), tl.arange(0, BLOCK)
+    at, inside = sample.to(tl.int64) * n + entry, entry < n
+    here, right = tl.load(w + at, inside, 0.0), tl.load(b + at, inside, 0.0)
+    r = right + tau * tl.load(y + at, inside, 0.0) - here
+    if JUDGES:
+        was = tl.load(done + sample) == 0
+        then, place = tl.load(before + 3 * sample), 3 * sample
+        norm = tl.sum(r.to(tl.float64) * r.to(tl.float64))
+        size = tl.sum(here.to(tl.float64) * here.to(tl.float64))
+        # As in `judge`, a sample that took no further step keeps its measurement.
+        norm, size = tl.where(was, norm, then), tl.where(was, size, tl.load(before + place + 1))
+        tl.store(last + place, norm)
+        tl.store(last + place + 1, size)
+        tl.store(last + place + 2, tl.load(before + place + 2))
+        begun, norm, length, _guess, _size, _natural, earned, near = _tolerances_of(
+            first, norm, size, ratio, rtol, atol, far_from, 1, 1
+        )
+        then = tl.sqrt(then) / ratio
+        on = _goes_on(was, begun, then, norm, length, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS)
+    elif MASKED:
+        on = tl.load(done + sample) == 0
+    if MOVES:
+        step = scale * r
+        result, old = here + step, tl.load(last_g + at, inside, 0.0)
+        tl.store(g + at, result, inside)
+        change = step - (old - tl.load(last_w + at, inside, 0.0))
+        image_change = result - old
+        step64, wide = step.to(tl.float64), change.to(tl.float64)
+        square, product = tl.sum(wide * wide), tl.sum(wide * step64)
+        left, row = square, tl.num_programs(0).to(tl.int64) * n
+        for j in range(held):
+            own = tl.load(inverse + sample * memory + j, j != slot, 0.0)
+            # The row that is replaced counts as zero.
+            other = tl.load(df + j * row + at, inside & (j != slot), 0.0)
+            image = tl.load(dg + j * row + at, inside & (j != slot), 0.0)
+            along, onto = tl.sum(wide * other.to(tl.float64)), tl.sum(step64 * other.to(tl.float64))
+            change, image_change, result, left, product = _subtract(
+                change, image_change, result, left, product, own, along, onto, other, image
+            )
+        result, reciprocal = _along_newest(result, image_change, square, left, product, least)
+        if MASKED:
+            result = tl.where(on, result, here)
+        tl.store(moved + at, result, inside)
+        tl.store(df + slot * row + at, change, inside)
+        tl.store(dg + slot * row + at, image_change, inside)
+        tl.store(inverse + sample * memory + slot, reciprocal)
