@@ -82,7 +82,7 @@ class LayerMixing(Mixing):
         return rows.shape[2:].numel() >= _LEAST_IN_PRODUCTS and torch.get_float32_matmul_precision() == "highest"
 
     def matrix(self, count: int, like: Tensor) -> Tensor:
-        if isinstance(self.theta, Tensor) or not like.is_cpu:
+        if isinstance(self.theta, Tensor) or not like.is_cpu or torch.compiler.is_dynamo_compiling():
             return _layers(self.theta, count, like.dtype, like.device)
         return _known_layers(self.theta, count, like.dtype, like.device)
 
