@@ -50,18 +50,23 @@ def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRul
     y, tau = plain.increment(w)
     report: Report | None = None
     moved: Tensor | None = None
+    residual = w.new_empty(batch)
     for step in range(1, limit + 1):
         w = directions.next(w, y, tau) if moved is None else moved
         y, tau = (problem if _may_be_last(problem, step, report) else plain).increment(w)
         pace *= rate
-        moved = directions.judge(w, y, tau, Verdict(steps, reports[step - 1], pace, not problem.linear))
+        moved = directions.judge(w, y, tau, Verdict(steps, reports[step - 1], residual, pace, not problem.linear))
         report = read(reports[step - 1]) if checks(step) else None
         if report is not None and report.going == 0:
             break
-    status, residual = directions.verdict(Status.MAX_STEPS)
+    converged = report is not None and report.converged == batch
+    if converged:
+        status = torch.full_like(steps, Status.CONVERGED.value)
+    else:
+        status, residual = directions.verdict(Status.MAX_STEPS)
     reached = Reached(value=w, residual=residual, status=status, steps=steps, natural=None, rounds=step)
-    reached.all_converged = report is not None and report.converged == batch
-    if not reached.all_converged:
+    reached.all_converged = converged
+    if not converged:
         reached.natural = directions.natural
         _return_to_better(reached, first, directions.first_residual)
     return reached

@@ -72,12 +72,14 @@ class Verdict(NamedTuple):
     Attributes:
         steps: int32, (batch,); it counts the steps of the samples that took one.
         report: int32, (4,), zeros; becomes a `Report`.
+        residual: float32, (batch,); becomes the residuals.
         pace: the fraction of its first residual below which that of a sample must be.
         follows: whether the tolerance follows the size of the iterate where b is zero.
     """
 
     steps: Tensor
     report: Tensor
+    residual: Tensor
     pace: float
     follows: bool
 
@@ -165,8 +167,8 @@ class FusedDirections(Directions):
         if self._chunks > 1:
             self.measure(w, y, tau)
             self._kernels.judge[(self._batch,)](
-                self._first, self._before, self._last, self._done, verdict.steps, verdict.report, at.ratio, at.rtol,
-                at.atol_number, at.far_from, verdict.pace, self._chunks, WIDTH=self._width, FOLLOWS=verdict.follows,
+                self._first, self._before, self._last, self._done, *verdict[:3], at.ratio, at.rtol, at.atol_number,
+                at.far_from, verdict.pace, self._chunks, WIDTH=self._width, FOLLOWS=verdict.follows,
             )  # fmt: skip
             return None
         self._before, self._last = self._last, self._sums(self._kernels.NUMBERS)
@@ -179,16 +181,15 @@ class FusedDirections(Directions):
     def _leap(self, w: Tensor, y: Tensor, factor: float, verdict: "Verdict | None", moved: Tensor | None) -> None:
         """Judges if a `verdict` is wanted, and makes the next iterate if it is to be `moved`; for one chunk."""
         at, judges, moves, none = self._convergence, verdict is not None, moved is not None, self._first
-        wanted = (none, none, 0.0, False) if verdict is None else verdict
-        steps, report, pace, follows = wanted
+        wanted = Verdict(none, none, none, 0.0, False) if verdict is None else verdict
         g = torch.empty_like(w) if moves else none
         ring = (self._df, self._dg, self._inverse) if moves else (none, none, none)
         masked = self._done is not None
         self._launch(
             "leap", w, y, self._b, factor, self._scale, self._size, self._first, self._before, self._last,
-            self._done if masked else none, steps, report, at.ratio, at.rtol, at.atol_number, at.far_from, pace,
+            self._done if masked else none, *wanted[:3], at.ratio, at.rtol, at.atol_number, at.far_from, wanted.pace,
             self._w, self._g, g, *ring, moved if moves else none, least_part(w.dtype),
-            *(self._counts if moves else (1, 0, 0)), JUDGES=judges, MOVES=moves, MASKED=masked, FOLLOWS=follows,
+            *(self._counts if moves else (1, 0, 0)), JUDGES=judges, MOVES=moves, MASKED=masked, FOLLOWS=wanted.follows,
         )  # fmt: skip
         if moves:
             self._w, self._g = w, g

@@ -189,7 +189,7 @@ def verdict(
 
 @triton.jit(do_not_specialize=_COUNTS)
 def judge(
-    first, before, last, done, steps, report, ratio, rtol, atol, far_from, pace, chunks,
+    first, before, last, done, steps, report, residual, ratio, rtol, atol, far_from, pace, chunks,
     WIDTH: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Whether a sample takes another step: its residual is not within the tolerance, and below `pace` times the first.
@@ -211,19 +211,20 @@ def judge(
         first, measured, ratio, rtol, atol, far_from, chunks, WIDTH
     )
     then = tl.sqrt(_get(before, 3, 0, chunks, WIDTH)) / ratio
-    _goes_on(was, begun, then, norm, scale, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS)
+    _goes_on(was, begun, then, norm, scale, earned, near, done, steps, report, residual, rtol, atol, pace, FOLLOWS)
 
 
 @triton.jit
 def _goes_on(
-    was, begun, then, norm, scale, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS: tl.constexpr
+    was, begun, then, norm, scale, earned, near, done, steps, report, residual, rtol, atol, pace, FOLLOWS: tl.constexpr
 ):  # fmt: skip
-    """Whether the sample takes another step. Writes it down, and adds to the report."""
+    """Whether the sample takes another step. Writes it down, with its residual, and adds to the report."""
     sample = tl.program_id(0)
     tolerance = atol + rtol * scale
     if FOLLOWS:
         tolerance = tl.where(scale == 0, earned, tolerance)
     on = was & (norm > tolerance) & (norm < pace * begun)
+    tl.store(residual + sample, norm.to(tl.float32))
     tl.store(done + sample, 1 - on.to(tl.int32))
     tl.store(steps + sample, tl.load(steps + sample) + was.to(tl.int32))
     tl.atomic_add(report, on.to(tl.int32))
@@ -235,7 +236,7 @@ def _goes_on(
 
 @triton.jit(do_not_specialize=("memory", "held", "slot"))
 def leap(
-    w, y, b, tau, scale, n, first, before, last, done, steps, report, ratio, rtol, atol, far_from, pace,
+    w, y, b, tau, scale, n, first, before, last, done, steps, report, residual, ratio, rtol, atol, far_from, pace,
     last_w, last_g, g, df, dg, inverse, moved, least, memory, held, slot,
     BLOCK: tl.constexpr, JUDGES: tl.constexpr, MOVES: tl.constexpr, MASKED: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
@@ -259,7 +260,9 @@ def leap(
             first, norm, size, ratio, rtol, atol, far_from, 1, 1
         )
         then = tl.sqrt(then) / ratio
-        on = _goes_on(was, begun, then, norm, length, earned, near, done, steps, report, rtol, atol, pace, FOLLOWS)
+        on = _goes_on(
+            was, begun, then, norm, length, earned, near, done, steps, report, residual, rtol, atol, pace, FOLLOWS
+        )  # fmt: skip
     elif MASKED:
         on = tl.load(done + sample) == 0
     if MOVES:

@@ -16,7 +16,8 @@ from resolvent.equation.torch_func import transforming
 
 # Up to this many unknowns of a layer its inverse comes from the determinant, in a few operations.
 _MOST_TO_INVERT = 2
-# Up to this many unknowns of all layers together, and in small batches, the matrix of all layers takes half the time.
+# Up to this many unknowns of all layers together, and in small batches on a CPU, the matrix of all layers takes half
+# the time.
 _MOST_TOGETHER = 20
 
 
@@ -114,7 +115,7 @@ class LayerMatrix(Matrix):
         if self._as_columns:
             by = self._columns
             return (by.solve_transposed(rows) if transposed else by.solve(rows)).reshape(r.shape), by.regular
-        if rows.shape[2] <= _MOST_TO_INVERT and rows[0].numel() <= _MOST_TOGETHER:
+        if rows.is_cpu and rows.shape[2] <= _MOST_TO_INVERT and rows[0].numel() <= _MOST_TOGETHER:
             return self._together.solve(r, transposed)
         if self.blocks.shape[-1] > _MOST_TO_INVERT and not transforming():
             found = self._factors.solve(rows.unsqueeze(3), transposed)
