@@ -5,7 +5,7 @@ import torch
 
 from resolvent.equation.layer_columns import MIN_BATCH
 from resolvent.equation.layer_matrix import LayerMatrix, coupled_matrix
-from resolvent.equation.mixing import LayerMixing, MatrixMixing
+from resolvent.equation.mixing import LayerMixing, MatrixMixing, running_sums
 from resolvent.equation.norms import in_columns, length, put, row_lengths, take
 
 BATCH, LAYERS = MIN_BATCH + 6, 4
@@ -48,6 +48,32 @@ def test_mixings(mix: LayerMixing | MatrixMixing) -> None:
     assert in_columns(rows)
     assert not in_columns(rows.contiguous())
     torch.testing.assert_close(mix(rows), mix(rows.contiguous()))
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 16), (6, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("theta", [0.3, 0.5, 1.0])
+def test_long_rows_are_mixed_by_a_product(
+    theta: float, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, g = torch.randn(shape, requires_grad=True), torch.randn(shape)
+    mix = LayerMixing(theta)
+    sums = running_sums(rows, theta, transposed=False)
+    monkeypatch.setattr("resolvent.equation.mixing.running_sums", _refuse)
+    product = mix(rows)
+    torch.testing.assert_close(product, sums)
+    torch.testing.assert_close(*(torch.autograd.grad(y, rows, g) for y in (product, sums)))
+
+
+def test_long_rows_are_summed_where_products_have_fewer_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, mix = torch.randn(6, 3, 16), LayerMixing(0.5)
+    exact = mix(rows)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    monkeypatch.setattr(torch, "bmm", _refuse)
+    torch.testing.assert_close(mix(rows), exact)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise AssertionError("this must not be called.")
 
 
 @pytest.mark.parametrize("theta", [0.5, 0.6, 0.9, 1.0])
