@@ -50,7 +50,7 @@ def test_mixings(mix: LayerMixing | MatrixMixing) -> None:
     torch.testing.assert_close(mix(rows), mix(rows.contiguous()))
 
 
-@pytest.mark.parametrize("shape", [(6, 3, 16), (6, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(6, 6, 16), (6, 6, 4, 5)], ids=str)
 @pytest.mark.parametrize("theta", [0.3, 0.5, 1.0])
 def test_long_rows_are_mixed_by_a_product(
     theta: float, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -65,7 +65,7 @@ def test_long_rows_are_mixed_by_a_product(
 
 
 def test_long_rows_are_summed_where_products_have_fewer_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, mix = torch.randn(6, 3, 16), LayerMixing(0.5)
+    rows, mix = torch.randn(6, 6, 16), LayerMixing(0.5)
     exact = mix(rows)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
     monkeypatch.setattr(torch, "bmm", _refuse)

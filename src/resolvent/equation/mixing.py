@@ -15,8 +15,9 @@ from torch import Tensor
 from resolvent.equation.norms import in_columns
 from resolvent.equation.torch_func import outside_inference, transforming
 
-# From so many numbers in a row on, products with the matrix of layers are faster than running sums.
-_LEAST_IN_PRODUCTS = 16
+# A product with the matrix of layers is faster than running sums from so many numbers in a row on, if it takes so many
+# multiplications: torch has a slow kernel for smaller ones.
+_LEAST_IN_ROWS, _LEAST_MULTIPLICATIONS = 16, 512
 
 
 class Mixing(ABC):
@@ -79,7 +80,9 @@ class LayerMixing(Mixing):
         single precision."""
         if not rows.is_cpu or isinstance(self.theta, Tensor) or transforming():
             return False
-        return rows.shape[2:].numel() >= _LEAST_IN_PRODUCTS and torch.get_float32_matmul_precision() == "highest"
+        count, numbers = rows.shape[1], rows.shape[2:].numel()
+        large = numbers >= _LEAST_IN_ROWS and count * count * numbers >= _LEAST_MULTIPLICATIONS
+        return large and torch.get_float32_matmul_precision() == "highest"
 
     def matrix(self, count: int, like: Tensor) -> Tensor:
         if isinstance(self.theta, Tensor) or not like.is_cpu or torch.compiler.is_dynamo_compiling():
