@@ -51,7 +51,7 @@ class LayerMatrix(Matrix):
         return (rows - tau * slopes).reshape(v.shape)
 
     def dense(self) -> Tensor:
-        return assembled(self.mix, self.blocks, self.tau)
+        return self._together.dense()
 
     def norm(self) -> Tensor:
         """Without the matrix of all layers: J_n occurs in the rows of all later layers."""
@@ -104,7 +104,7 @@ class LayerMatrix(Matrix):
 
     @cached_property
     def _together(self) -> Dense:
-        return Dense(self.dense())
+        return Dense(assembled(self.mix.matrix(self.blocks.shape[1], self.blocks), self.blocks, self.tau))
 
     @cached_property
     def _factors(self) -> LayerFactors:
@@ -162,12 +162,12 @@ def coupled_matrix(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Matrix:
     wide = tau.reshape(-1, 1, 1, 1) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
     if isinstance(mix, LayerMixing):
         return LayerMatrix(mix, blocks, wide)
-    return Dense(assembled(mix, blocks, wide))
+    return Dense(assembled(mix.matrix(blocks.shape[1], blocks), blocks, wide))
 
 
-def assembled(mix: Mixing, blocks: Tensor, tau: float | Tensor) -> Tensor:
-    """I - tau M F', (batch, rows k, rows k), from blocks (batch, rows, k, k); tau as in `LayerMatrix`."""
-    entries = mix.matrix(blocks.shape[1], blocks)
+def assembled(entries: Tensor, blocks: Tensor, tau: float | Tensor) -> Tensor:
+    """I - tau M F', (batch, rows k, rows k), from the `entries` of M, (rows, rows), and blocks (batch, rows, k, k); tau
+    as in `LayerMatrix`."""
     wide = tau.unsqueeze(4) if isinstance(tau, Tensor) and tau.dim() > 0 else tau
     # The blocks as (batch, 1, k, rows, k), spread over the rows of A.
     weighted = (-wide * entries[:, None, :, None]) * blocks.transpose(1, 2)[:, None]
