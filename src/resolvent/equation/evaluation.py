@@ -25,7 +25,7 @@ class Evaluation:
     def __init__(self, w: Tensor, start: Tensor, image: Tensor) -> None:
         self._shape = w.shape, w.dtype, w.device
         self.image: Tensor | None = image
-        self._point: Tensor | None = w.detach() if w.requires_grad else w
+        self._point: Tensor | None = w.detach()
         self.start = get_gradient_edge(start)
         self.end: GradientEdge | None = get_gradient_edge(image) if image.requires_grad else None
 
@@ -87,7 +87,7 @@ class LastEvaluation:
 
 def graph_start(w: Tensor) -> Tensor:
     """w as the start of a graph that does not keep it. Call it where autograd records."""
-    start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach() if w.requires_grad else w)
+    start: Tensor = _Start.apply(w.new_empty(0, requires_grad=True), w.detach())
     return start
 
 
