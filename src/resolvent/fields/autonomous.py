@@ -16,8 +16,9 @@ class Autonomous(Field):
     """A module y -> F(y) as a field that does not depend on time.
 
     Declare here what cannot be detected. That samples are treated alone is proved where possible: for modules made of
-    torch layers, in a `nn.Sequential` or in a `forward` that `torch.fx` can trace, with elementwise functions and
-    products with weights. `rs.check_field` checks `rowwise`; the other declarations are not checked.
+    torch layers, in a `nn.Sequential` or in a `forward` that `torch.fx` can trace, with functions of each entry,
+    products with weights, and sums, norms, softmaxes, slices, joins and shapes of the features of a sample.
+    `rs.check_field` checks `rowwise`; the other declarations are not checked.
 
     Arguments:
         module: a module or a function that maps (batch, *shape) to the same shape.

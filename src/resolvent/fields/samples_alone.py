@@ -5,22 +5,23 @@ If the graph contains anything unknown, nothing is proved.
 """
 
 import copy
-import operator
 import warnings
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from resolvent.fields.activations import is_activation
 from resolvent.fields.mlp import has_hooks
+from resolvent.fields.row_graph import prove
+from resolvent.fields.rows import NotProvedError, Rows, expect
 
-# Modules that act on each sample alone; the last four kinds only under a condition.
+# Modules that act on each sample alone; the last four kinds only under a condition. Others are traced through.
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (
     *(nn.Linear, nn.Identity, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm),
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *_CONVOLUTIONS,
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     *(nn.CELU, nn.Hardshrink, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.Threshold),
 )
@@ -29,27 +30,14 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _KNOWN = frozenset((*_LAYERS, *_ATTENTION, *_BATCH_NORMS, *_INSTANCE_NORMS, *_DROPOUTS))
-# Functions, operators and methods of a tensor that act on each entry alone.
-_NAMES = """
-    abs add arctan asinh atan celu clamp cos cosh div elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh
-    leaky_relu log log1p logsigmoid maximum minimum mish mul neg pow reciprocal relu relu6 rsqrt selu sigmoid sign silu
-    sin sinh softplus softshrink softsign sqrt square sub tan tanh tanhshrink truediv
-"""
-_ELEMENTWISE = frozenset(_NAMES.split())
-_FUNCTIONS = frozenset(
-    getattr(place, name) for place in (torch, functional, operator) for name in _ELEMENTWISE if hasattr(place, name)
-)
-# Products with weights: those of a matrix, and those that take the weights as further arguments.
-_PRODUCTS = frozenset((operator.matmul, torch.matmul, "matmul", functional.linear))
-_CONVOLUTIONS = frozenset((functional.conv1d, functional.conv2d, functional.conv3d))
 
 
 class SamplesAlone:
     """A proof that a module y -> F(y) treats each sample alone and all alike.
 
-    The graph of the module is traced once, on construction. Everything in it must be known: layers, activations,
-    elementwise functions, products with weights. `holds_for` checks each time whether batch norm and dropout are off,
-    whether hooks were added, and whether attributes that were None, such as a mask, still are.
+    The graph of the module is traced once, on construction. Everything in it must be known: layers, activations, and
+    the functions in `resolvent.fields.row_rules`. `holds_for` checks each time whether batch norm and dropout are off,
+    whether modules or hooks were added, and whether attributes that were None, such as a mask, still are.
 
     Arguments:
         module: F. For a module that cannot be traced, or a function, nothing is proved.
@@ -60,10 +48,12 @@ class SamplesAlone:
         if declared is not None and not isinstance(declared, bool):
             raise ValueError(f"rowwise must be True, False or None, got {declared!r}.")
         self._declared = declared
-        self._leaves: dict[str, type[nn.Module]] | None = None
-        self._absent: list[tuple[str, str]] = []
+        self._leaves: list[str] | None = None
+        self._kinds: dict[str, type[nn.Module]] = {}
+        self._settings: list[tuple[str, str, Any]] = []
         if declared is None and isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
-            self._leaves, self._absent = _known_leaves(module), _absent_attributes(module)
+            self._leaves = _known_leaves(module)
+            self._kinds, self._settings = _kinds(module), _settings(module)
 
     def holds_for(self, module: object, field: nn.Module) -> bool:
         """Whether it holds now for this module, called by this field. The module is the traced one, or a copy with
@@ -73,18 +63,21 @@ class SamplesAlone:
         if self._leaves is None or has_hooks(field):
             return False
         modules = dict(cast(nn.Module, module).named_modules())
-        if any(has_hooks(part) for part in modules.values()):
+        if any(map(has_hooks, modules.values())) or _kinds(cast(nn.Module, module)) != self._kinds:
             return False
-        if any(getattr(modules.get(name), attribute, None) is not None for name, attribute in self._absent):
+        if not all(_is_still(modules[name], attribute, value) for name, attribute, value in self._settings):
             return False
-        return all(
-            name in modules and _kind(modules[name]) is kind and _acts_alone(modules[name])
-            for name, kind in self._leaves.items()
-        )
+        return all(_acts_alone(modules[name]) for name in self._leaves)
 
 
 def _kind(module: nn.Module) -> type[nn.Module]:
     return parametrize.type_before_parametrizations(module)
+
+
+def _kinds(module: nn.Module) -> dict[str, type[nn.Module]]:
+    """The kinds of all modules by name. Parametrizations are computed before the module is called."""
+    found = module.named_modules()
+    return {name: _kind(part) for name, part in found if "parametrizations" not in name.split(".")}
 
 
 def _is_known_module(module: nn.Module) -> bool:
@@ -100,7 +93,7 @@ def _acts_alone(module: Any) -> bool:
         return not module.track_running_stats
     if kind is nn.MultiheadAttention:
         return module.batch_first and not (module.training and module.dropout > 0)
-    return not (kind in _DROPOUTS and module.training)
+    return not (kind in _DROPOUTS and module.training and module.p > 0)
 
 
 class _Tracer(fx.Tracer):
@@ -110,101 +103,97 @@ class _Tracer(fx.Tracer):
         return _is_known_module(module)
 
 
-def _known_leaves(module: nn.Module) -> dict[str, type[nn.Module]] | None:
-    """The known modules in the graph of a module by name, or None if the graph contains anything else."""
+def _known_leaves(module: nn.Module) -> list[str] | None:
+    """The names of the known modules in the graph of a module; None if something else in it is not known to treat
+    samples alone."""
     if _is_known_module(module):
-        return {"": _kind(module)}
-    leaves = {}
+        return [""]
+    leaves: dict[str, None] = {}
+    proof = _Proof(module, leaves)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             copied = _with_own_state(module)
-            nodes = [node for mode in (True, False) for node in _Tracer().trace(copied.train(mode)).nodes]
+            for mode in (True, False):
+                prove(_Tracer().trace(copied.train(mode)), proof.weight, proof.call)
     except Exception:  # If tracing fails for any reason, nothing is proved.
         return None
-    for node in nodes:
-        if node.op == "call_module" and _takes_no_rows(node, module):
-            leaves[str(node.target)] = _kind(module.get_submodule(str(node.target)))
-        elif not _is_known(node, module):
-            return None
-    return leaves
+    return list(leaves)
 
 
-def _absent_attributes(module: nn.Module) -> list[tuple[str, str]]:
-    """The attributes that are None in modules that are traced through, each with the name of its module. A tensor put
-    there later, such as a mask, is not in the graph."""
-    return [
-        (name, attribute)
-        for name, part in module.named_modules()
-        if not _is_known_module(part)
-        for attribute, value in (*vars(part).items(), *part._buffers.items())
-        if value is None
-    ]
+class _Proof:
+    """What the nodes of a graph read and call.
+
+    Arguments:
+        module: the root of the graph.
+        leaves: collects the names of the modules that are called.
+    """
+
+    def __init__(self, module: nn.Module, leaves: dict[str, None]) -> None:
+        self._module, self._leaves = module, leaves
+
+    def weight(self, node: fx.Node) -> Tensor:
+        """The tensor of the module that a node reads. It has none by that name if `forward` closes over a tensor, which
+        is put on the traced copy, and may have one row per sample."""
+        owner, _, name = str(node.target).rpartition(".")
+        value = getattr(self._module.get_submodule(owner), name, None)
+        if not isinstance(value, Tensor):
+            raise NotProvedError
+        return value
+
+    def call(self, node: fx.Node, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """The value of a known module. No other argument is a tensor that may have one row per sample; the mask of an
+        attention that all samples share is a matrix."""
+        part = self._module.get_submodule(str(node.target))
+        attends, rows = _kind(part) is nn.MultiheadAttention, arguments[0] if arguments else None
+        expect(isinstance(rows, Rows) and rows.ends_inside(_dimensions_of_sample(part)))
+        others = [*enumerate(arguments[1:], 1), *named.items()]
+        matrix = ("attn_mask",) if attends else ()
+        expect(all(a == rows or _is_shared(a, 2 if key in matrix else 1) for key, a in others))
+        self._leaves[str(node.target)] = None
+        return [rows] if attends else rows
+
+
+def _is_shared(value: object, most_dimensions: int) -> bool:
+    """Whether a value is one for all samples."""
+    if isinstance(value, Tensor):
+        return value.dim() <= most_dimensions
+    return value is None or isinstance(value, int | float | str)
+
+
+def _dimensions_of_sample(module: Any) -> int:
+    """How many last dimensions of its input a module needs besides that of the batch, if it cannot do with fewer: a
+    convolution takes the first dimension for channels otherwise."""
+    kind = _kind(module)
+    if kind is nn.Linear:
+        return 1
+    if kind in (nn.LayerNorm, nn.RMSNorm):
+        return len(module.normalized_shape)
+    return module.weight.dim() - 1 if kind in _CONVOLUTIONS else 0
+
+
+def _settings(module: nn.Module) -> list[tuple[str, str, Any]]:
+    """What must stay as it is in modules that are traced through, each with the name of its module: attributes that are
+    None, since a tensor put there later, such as a mask, is not in the graph, and the settings of modules of torch,
+    such as the dimension of a softmax."""
+    found = []
+    for name, part in module.named_modules():
+        if _is_known_module(part) or "parametrizations" in name.split("."):
+            continue
+        of_torch = type(part).__module__.startswith("torch.")
+        for attribute, value in (*vars(part).items(), *part._buffers.items()):
+            plain = isinstance(value, int | tuple) and attribute != "training"
+            if value is None or (of_torch and plain):
+                found.append((name, attribute, value))
+    return found
+
+
+def _is_still(module: nn.Module, attribute: str, value: Any) -> bool:
+    current = getattr(module, attribute, None)
+    return current is None if value is None else type(current) is type(value) and bool(current == value)
 
 
 def _with_own_state(module: nn.Module) -> nn.Module:
     """A copy that shares the weights, so that attributes set by `forward` during tracing do not persist."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, memo)
-
-
-def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node of a graph treats samples alone."""
-    if node.op == "call_module":
-        return False
-    if node.op in ("placeholder", "get_attr"):
-        return not node.args  # A further argument of the module has its default here.
-    arguments = [*node.args, *node.kwargs.values()]
-    computed = [isinstance(argument, fx.Node) and argument.op != "get_attr" for argument in arguments]
-    if node.target in _CONVOLUTIONS:
-        return computed[0] and not any(computed[1:])
-    # Tuples and slices could select or join samples.
-    if not all(isinstance(argument, fx.Node | int | float | bool | str | None) for argument in arguments):
-        return False
-    if node.target is operator.getitem:
-        return _kind_of_call(node.args[0], module) in _ATTENTION and arguments[1:] == [0]
-    weights = [_weight(a, module) for a in arguments if isinstance(a, fx.Node) and a.op == "get_attr"]
-    if node.op == "output":
-        return computed == [True]
-    if node.target in _PRODUCTS:
-        return computed[0] and not any(computed[1:]) and weights[:1] != [] and _is_matrix(weights[0])
-    known = node.target in (_ELEMENTWISE if node.op == "call_method" else _FUNCTIONS)
-    return known and all(_has_no_rows(weight) for weight in weights)
-
-
-def _takes_no_rows(node: fx.Node, module: nn.Module) -> bool:
-    """Whether no argument of a known module is a tensor of the network that may have one row per sample. The mask of
-    an attention that all samples share is a matrix."""
-    arguments = [*enumerate(node.args), *node.kwargs.items()]
-    read = {key: a for key, a in arguments if isinstance(a, fx.Node) and a.op == "get_attr"}
-    if (
-        _kind_of_call(node, module) in _ATTENTION
-        and "attn_mask" in read
-        and _is_matrix(_weight(read["attn_mask"], module))
-    ):
-        del read["attn_mask"]
-    return all(_has_no_rows(_weight(a, module)) for a in read.values())
-
-
-def _kind_of_call(node: object, module: nn.Module) -> type[nn.Module] | None:
-    """The kind of module that a node calls, if it calls one."""
-    if not isinstance(node, fx.Node) or node.op != "call_module":
-        return None
-    return _kind(module.get_submodule(str(node.target)))
-
-
-def _weight(node: fx.Node, module: nn.Module) -> Tensor | None:
-    """The tensor of the module that a node reads. None if the module has none by that name: a tensor that `forward`
-    closes over is put on the traced copy, and may have one row per sample."""
-    owner, _, name = str(node.target).rpartition(".")
-    value = getattr(module.get_submodule(owner), name, None)
-    return value if isinstance(value, Tensor) else None
-
-
-def _is_matrix(weight: Tensor | None) -> bool:
-    return weight is not None and weight.dim() == 2
-
-
-def _has_no_rows(weight: Tensor | None) -> bool:
-    """Whether a tensor cannot have one row per sample."""
-    return weight is not None and (weight.dim() <= 1 or weight.shape[0] == 1)

@@ -38,17 +38,32 @@ class Gated(nn.Module):
         return value
 
 
+class Joined(nn.Module):
+    """A network with a `forward` of its own that joins and splits features."""
+
+    def __init__(self, unknowns: int, width: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(2 * unknowns, 2 * width), nn.Linear(width, unknowns)
+        self.activation = activation
+
+    def forward(self, y: Tensor) -> Tensor:
+        value, gate = self.first(torch.cat([y, y.sin()], dim=1)).chunk(2, dim=-1)
+        found: Tensor = self.out(self.activation(value) * torch.softmax(gate, dim=-1))
+        return found
+
+
 @dataclass(frozen=True)
 class Kind:
     """What one network differs in.
 
     Attributes:
         unknowns: of a sample.
-        hidden: number of hidden layers; 0 takes `Gated`.
+        hidden: number of hidden layers; that of a network with a `forward` of its own is not counted.
         width: of the hidden layers.
         activation: its class.
         seed: of the weights.
         training: steps of Adam; 0 leaves the weights as they are drawn.
+        own: the class of a network with a `forward` of its own; None takes an `nn.Sequential`.
     """
 
     unknowns: int
@@ -57,17 +72,18 @@ class Kind:
     activation: type[nn.Module]
     seed: int
     training: int = 0
+    own: type[nn.Module] | None = None
 
     def build(self) -> nn.Module:
         torch.manual_seed(self.seed)
-        if not self.hidden:
-            return Gated(self.unknowns, self.width, self.activation())
+        if self.own is not None:
+            return self.own(self.unknowns, self.width, self.activation())
         sizes = [self.unknowns, *[self.width] * self.hidden]
         layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), self.activation())]
         return nn.Sequential(*layers, nn.Linear(self.width, self.unknowns))
 
     def __str__(self) -> str:
-        form = f"{self.hidden} hidden layers" if self.hidden else "gated"
+        form = f"{self.hidden} hidden layers" if self.own is None else self.own.__name__.lower()
         return f"{form} of {self.width}, {self.activation.__name__}, seed {self.seed}"
 
 
@@ -100,10 +116,14 @@ def many_kinds() -> tuple[Make, ...]:
             Kind(unknowns, hidden, (10, 40)[n % 2], activation, n, training)
             for n, (hidden, activation) in enumerate(depths)
         ]
-        gated = [Kind(unknowns, 0, 20, activation, n, training) for n, activation in enumerate(ACTIVATIONS[:2])]
+        own = [
+            Kind(unknowns, 0, 20, activation, n, training, form)
+            for form in (Gated, Joined)
+            for n, activation in enumerate(ACTIVATIONS[:2])
+        ]
         drawn = f"{unknowns} unknowns, {'trained' if training else 'as drawn'}"
         found += _makes("B8", f"{drawn}, nn.Sequential", kinds, samples, layers, step)
-        found += _makes("B8", f"{drawn}, a forward of its own", gated, samples, layers, step)
+        found += _makes("B8", f"{drawn}, a forward of its own", own, samples, layers, step)
     return tuple(found)
 
 

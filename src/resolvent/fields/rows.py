@@ -1,0 +1,103 @@
+"""What a value in the graph of a module is: it has one row per sample, or does not depend on the input."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+class NotProvedError(Exception):
+    """Something in a graph is not known to treat samples alone."""
+
+
+class OfInput:
+    """What depends on the input. Anything else in a graph is a constant: a weight, a number."""
+
+
+@dataclass(frozen=True)
+class Rows(OfInput):
+    """A tensor whose i-th row depends on the i-th row of the input alone, in the same way for each i.
+
+    Attributes:
+        rank: its number of dimensions, beyond that of the input if `relative`. An input has two or more, (batch,
+            *shape): a function of (batch,) that treats samples alone has no dimension to name.
+    """
+
+    rank: int = 0
+    relative: bool = True
+
+    @property
+    def least(self) -> int:
+        """A lower bound of the number of dimensions."""
+        return self.rank + 2 if self.relative else self.rank
+
+    def grown(self, dimensions: int) -> "Rows":
+        return Rows(self.rank + dimensions, self.relative)
+
+    def inside(self, dimension: int) -> bool:
+        """Whether this dimension is not that of the batch."""
+        return dimension >= 1 or -self.least < dimension < 0
+
+    def ends_inside(self, dimensions: int) -> bool:
+        """Whether so many last dimensions do not reach that of the batch. Of an input, a layer tells by them what it
+        takes."""
+        return dimensions < self.least or self == Rows()
+
+    def takes(self, constant: object) -> bool:
+        """Whether a constant that is combined with this tensor entry by entry cannot have one row per sample."""
+        if not isinstance(constant, Tensor) or constant.dim() == 0 or constant.dim() < self.least:
+            return True
+        return constant.shape[0] == 1 and (self.rank >= 0 if self.relative else constant.dim() == self.rank)
+
+
+@dataclass(frozen=True)
+class Several(OfInput):
+    """Any number of tensors like this one, as a tuple."""
+
+    each: Rows
+
+
+@dataclass(frozen=True)
+class Shape(OfInput):
+    """The shape of a tensor."""
+
+    of: Rows
+
+
+class BatchSize(OfInput):
+    """The number of samples."""
+
+
+class Length(OfInput):
+    """A number that depends on the shape of a sample alone."""
+
+
+def expect(condition: object) -> None:
+    """Raises `NotProvedError` unless the condition holds."""
+    if not condition:
+        raise NotProvedError
+
+
+def is_constant(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(is_constant, value))
+    if isinstance(value, slice):
+        return is_constant((value.start, value.stop, value.step))
+    return not isinstance(value, OfInput)
+
+
+def rows_of(value: Any) -> Rows:
+    expect(isinstance(value, Rows))
+    rows: Rows = value
+    return rows
+
+
+def number(value: Any) -> int:
+    expect(type(value) is int)
+    found: int = value
+    return found
+
+
+def numbers(value: Any) -> list[int]:
+    """One or several numbers, such as dimensions."""
+    return [number(part) for part in (value if isinstance(value, list | tuple) else (value,))]
