@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 import resolvent as rs
 from seeding import shifted
+from undeclared import assert_layers_agree
 
 
 class Function(nn.Module):
@@ -164,18 +165,7 @@ def test_the_jacobian_of_a_chain(name: str) -> None:
 def test_a_proved_field_gives_what_one_that_is_not_declared_does(name: str, mode: str) -> None:
     module = copy.deepcopy(ALONE[name]).double().eval()
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(shifted(2)), dtype=torch.float64)
-    found = []
-    for rowwise in (None, False):
-        field, stopping = rs.Autonomous(module, rowwise=rowwise), rs.Stopping(rtol=1e-12, atol=1e-12)
-        block = rs.ThetaBlock(field, 0.5, 4, 0.8, stopping=stopping, mode=mode).eval()
-        leaf = x.clone().requires_grad_()
-        y = block(leaf)
-        found.append((y, *torch.autograd.grad(y.square().sum(), (leaf, *module.parameters()), allow_unused=True)))
-    for proved, plain in zip(*found, strict=True):
-        if plain is None:
-            assert proved is None
-        else:
-            torch.testing.assert_close(proved, plain, rtol=1e-7, atol=1e-8)
+    assert_layers_agree(module, x, 4, 0.8, mode)
 
 
 class Masked(nn.Module):
