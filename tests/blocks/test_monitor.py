@@ -132,6 +132,6 @@ def test_the_quick_attempt_of_the_default_is_no_fallback() -> None:
         layer(torch.randn(3, 20, requires_grad=True)).sum().backward()
     for record in monitor.records.values():
         assert (record.samples, record.fallbacks, record.failed) == (3, 0, 0)
-    slow = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, 20), 0.9)
+    slow = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, 4), 0.9)
     assert slow.quick
     assert slow.solver_index.tolist() == [1, 1, 1]

@@ -18,8 +18,9 @@ def test_quick_samples_are_kept_and_slow_ones_passed_on() -> None:
     b = torch.randn(4, 20)
     solution = rs.resolve(rs.Rowwise(lambda w, c: c * w, slopes), b, 1.0)
     names = [type(solution.solvers[i]).__name__ for i in solution.solver_index.tolist()]
-    assert names[:2] == ["Picard", "Picard"]
-    assert "Picard" not in names[2:]
+    assert names == ["Picard", "Picard", "Picard", "Newton"]
+    # Plain steps reduce the residual of the third one to 0.8 at best.
+    assert solution.steps[2] < 20
     torch.testing.assert_close(solution.value, b / (1 - slopes), rtol=1e-7, atol=1e-7)
 
 

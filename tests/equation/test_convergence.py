@@ -128,7 +128,7 @@ def test_newton_converges_quadratically() -> None:
 
 
 def test_auto_shows_its_choice_and_falls_back_sample_by_sample() -> None:
-    for unknowns, method in ((2, rs.Newton), (4, rs.Newton), (20, rs.Newton), (40, rs.Anderson)):
+    for unknowns, method in ((2, rs.Newton), (4, rs.Newton), (20, rs.Picard), (40, rs.Picard)):
         slow = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, unknowns), 0.9)
         assert isinstance(slow.solvers[-1], method)
         assert slow.converged.all()
@@ -136,7 +136,7 @@ def test_auto_shows_its_choice_and_falls_back_sample_by_sample() -> None:
     rates = torch.tensor([0.1, 0.9, -2e5])[:, None] * torch.linspace(0.1, 1, 40)
     solution = rs.resolve(lambda w: rates * w, torch.randn(3, 40), 1.0)
     assert [type(s).__name__ for s in solution.solvers] == ["Picard", "Anderson", "NewtonKrylov"]
-    assert solution.solver_index.tolist() == [0, 1, 2]
+    assert solution.solver_index.tolist() == [0, 0, 2]
     assert solution.converged.all()
 
 

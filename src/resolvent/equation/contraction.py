@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from resolvent.equation.acceleration import Acceleration
 from resolvent.equation.convergence import Convergence, Progress, Reached
-from resolvent.equation.norms import extremes, length, per_sample, put, take
+from resolvent.equation.norms import extremes, length, per_sample, put, select, take
 from resolvent.equation.pace import Limits, Pace
 from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
@@ -21,19 +22,18 @@ from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import all_true, transforming
 
-# A sample continues while its steps reduce the residual to this fraction on average. Slower ones gain from other
-# methods, the sooner, the more an evaluation costs beside everything else: for small systems the larger fraction holds.
-_QUICKLY, _QUICKLY_IF_SMALL = 0.4, 0.7
+# A sample continues while its steps reduce the residual to this fraction on average.
+_RATE = 0.7
 
-MOST_ACCELERATED = 1024
-"""Up to this many unknowns, later steps are accelerated, and slower samples continue."""
+MOST_BY_SECANTS = 1024
+"""Up to this many unknowns, later steps use secants."""
 
 MIN_SIZE_TO_COMPACT = 1 << 14
 """With fewer numbers in the batch, gathering the unfinished samples costs more than evaluating the finished ones."""
 
 # Secants are used from this step on. Up to so many unknowns they cost as much as half an evaluation, and come later,
 # when most solves are done.
-_ACCELERATED_FROM, _ACCELERATED_FROM_IF_FEW, _FEW = 4, 8, 200
+_SECANTS_FROM, _SECANTS_FROM_IF_FEW, _FEW = 4, 8, 200
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
@@ -44,7 +44,8 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
 
 
 def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
-    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly. Later steps are accelerated.
+    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly. Later steps use secants, and
+    those of slow samples are accelerated, if the attempt says so.
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
@@ -52,16 +53,20 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     first, (r, image) = w, last.plain.defect_and_image(w)
     measure = _Measure(problem, Convergence(problem, attempt.solver, stopping), w, r)
     norm = measure.first
-    rate = attempt.rate or (_QUICKLY if problem.size > MOST_ACCELERATED else _QUICKLY_IF_SMALL)
-    pace = Pace(measure.limits(rate, attempt.lead), norm, measure.excess(norm, w), problem.contracting)
-    accelerated_from, secants = first_accelerated(problem.size), Secants()
+    pace = Pace(measure.limits(attempt), norm, measure.excess(norm, w), problem.contracting)
+    secants_from, secants = first_by_secants(problem.size), Secants()
+    acceleration = Acceleration(min(problem.size, attempt.memory))
     may_compact = measure.whole and not measure.follows and _may_compact(problem, w)
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
         if pace.done:
             break
-        moved = _moved(problem, w, r) if image is None else image
-        if step >= accelerated_from:
-            moved = secants.next(moved - w if image is None else r, moved)
+        plain = moved = _moved(problem, w, r) if image is None else image
+        if step >= secants_from and not pace.all_slow:
+            moved = secants.next(plain - w if image is None else r, plain)
+        if pace.slow is None or not attempt.memory:
+            acceleration.note(w, plain)
+        else:
+            moved = select(pace.slow, acceleration.next(w, plain, pace.slow), moved)
         if may_compact and pace.few and pace.mask is not None:
             rows = pace.mask.nonzero().squeeze(1)
             w, r, image, norm = _step_of_some(problem, rows, moved, w, r, norm)
@@ -73,11 +78,11 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     return measure.reached(first, w, r, norm, pace)
 
 
-def first_accelerated(unknowns: int) -> float:
-    """The number of the step from which the fixed point is accelerated."""
-    if unknowns > MOST_ACCELERATED:
+def first_by_secants(unknowns: int) -> float:
+    """The number of the step from which secants are used."""
+    if unknowns > MOST_BY_SECANTS:
         return math.inf
-    return _ACCELERATED_FROM_IF_FEW if unknowns <= _FEW else _ACCELERATED_FROM
+    return _SECANTS_FROM_IF_FEW if unknowns <= _FEW else _SECANTS_FROM
 
 
 class _Measure:
@@ -103,11 +108,12 @@ class _Measure:
         if self.follows:
             self._resting, self._progress = scale == 0, self._begun(w)
 
-    def limits(self, rate: float, lead: float) -> Limits:
+    def limits(self, attempt: Attempt) -> Limits:
         # Beside b, the first residual hints at the rate.
         tolerance = self._convergence.strictest_of(self._largest)
         before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
-        return Limits(self.unit, rate, lead, before, self.follows)
+        rate, slow = attempt.rate or _RATE, attempt.memory > 0
+        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, slow)
 
     def norm(self, r: Tensor) -> Tensor:
         """(batch,), the sizes of residuals."""

@@ -4,6 +4,7 @@ As a rule all samples of a batch go on until all of them have converged. The sma
 both, so that most steps need no mask.
 """
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -20,6 +21,8 @@ class Limits(NamedTuple):
         rate, lead: see `Attempt`.
         before: what the largest residual may have been before the first guess, in units of the tolerance.
         moving: whether the tolerance changes from step to step.
+        steps: a sample is slow if it is expected to need more than these in all.
+        keeps_slow: whether slow samples go on.
     """
 
     unit: float
@@ -27,6 +30,8 @@ class Limits(NamedTuple):
     lead: float
     before: float
     moving: bool
+    steps: float
+    keeps_slow: bool
 
 
 class Pace:
@@ -43,6 +48,8 @@ class Pace:
         count: how many go on, if it is known.
         steps: that each sample has made.
         most, before: the largest excess after the last step and before it, in units of the tolerance.
+        slow: mask (batch,) of the samples that were found to be slow; None if none was.
+        all_slow: whether all samples are known to be slow.
     """
 
     def __init__(self, limits: Limits, norm: Tensor, excess: Tensor, chosen: Tensor | None) -> None:
@@ -52,6 +59,11 @@ class Pace:
         self.steps: int | Tensor = 0
         least, most = extremes(excess)
         self.before, self.most = limits.before, most / self._unit
+        self.slow: Tensor | None = None
+        self.all_slow = False
+        self._steps, self._keeps_slow, self._made = limits.steps, limits.keeps_slow, 0
+        self._excess = excess
+        self._smallest: float | None = least / self._unit
         # Beside a tolerance that has changed, the first residuals are others.
         self._least = 0.0 if limits.moving else least
         if chosen is not None or not least > self._unit:
@@ -81,16 +93,48 @@ class Pace:
         """After a step: the new residuals. They are looked at if `read`, which waits for the device."""
         self.steps = self.steps + (1 if self.mask is None else self.mask.int())
         self._pace *= self._rate
-        if read:
+        self._made += 1
+        if not read:
+            self._find_slow(excess, None)
+        else:
             least, most = extremes(excess)
             self.before, self.most = self.most, most / self._unit
-            if self.mask is None and least > self._unit and most < self._pace * self._least:
+            self._find_slow(excess, least / self._unit)
+            if self.mask is None and self._all_go_on(least, most):
                 return
             if self.converged:
                 self.count = 0
                 return
         going = (excess > self._unit) & (norm < self._pace * self._first)
+        if not (self._keeps_slow or self.slow is None):
+            going = going & ~self.slow
         self._keep(going if self.mask is None else self.mask & going, read)
+
+    def _all_go_on(self, least: float, most: float) -> bool:
+        """Whether no sample is done, and none is too slow, by the extremes of their excess."""
+        quick = most < self._pace * self._least and (self._keeps_slow or self.slow is None)
+        return quick and least > self._unit
+
+    def _find_slow(self, excess: Tensor, smallest: float | None) -> None:
+        """Adds to `slow` the samples that, at the rate of their last step, need more steps than they should.
+
+        `smallest` is the least excess, in units of the tolerance, if it is known.
+        """
+        before, self._excess, least, self._smallest = self._excess, excess, self._smallest, smallest
+        # Rates change little from step to step.
+        if self.all_slow or self._made & (self._made - 1) or self._steps == math.inf:
+            return
+        # More than n further ones: log(now) > n log(before / now).
+        power = 1 + 1 / max(1, self._steps - self._made)
+        if least is not None and smallest is not None:
+            if least >= self.most**power:
+                return
+            self.all_slow = self.before < smallest**power
+        slow = before / self._unit < (excess / self._unit) ** power
+        if self.slow is not None:
+            self.slow = self.slow | slow
+        elif smallest is None or bool(slow.any()):
+            self.slow = slow
 
     def _keep(self, going: Tensor, read: bool) -> None:
         self.count = int(going.count_nonzero()) if read else None

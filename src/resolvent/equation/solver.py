@@ -1,5 +1,6 @@
 """The solver interface: settings, a first state, and a step. The loop is in `resolvent.equation.loop`."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -47,9 +48,10 @@ class Attempt(NamedTuple):
         solver: the method.
         max_steps: its step limit; None takes the solver's default.
         quick: whether to give up samples that do not contract quickly. For the plain fixed point, as the first attempt.
-        rate: the fraction to which the steps of a quick attempt must reduce the residual on average; None lets it
-            depend on the number of unknowns.
+        rate: the fraction to which the steps of a quick attempt must reduce the residual on average; None takes 0.7.
         lead: the factor by which the residual of a quick attempt may lag behind this rate.
+        most_expected: a sample of a quick attempt is slow if it is expected to need more steps than these in all.
+        memory: by how many of their last changes slow samples are accelerated; with 0 they are given up.
     """
 
     solver: "Solver"
@@ -57,6 +59,8 @@ class Attempt(NamedTuple):
     quick: bool = False
     rate: float | None = None
     lead: float = 1.0
+    most_expected: float = math.inf
+    memory: int = 0
 
 
 class Plan(ABC):

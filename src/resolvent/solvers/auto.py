@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from resolvent.equation.contraction import MOST_ACCELERATED
+from resolvent.equation.contraction import MOST_BY_SECANTS
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import Attempt, Plan, Solver
 from resolvent.solvers.anderson import Anderson
@@ -19,16 +19,19 @@ from resolvent.solvers.simplified_newton import SimplifiedNewton
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
-# The plain fixed point, for the samples that contract quickly. Backward systems contract as the equations do, if not in
-# every step.
-_QUICK, _QUICK_BACKWARD = Attempt(Picard(), quick=True), Attempt(Picard(), quick=True, lead=4.0)
-# For medium systems, whose steps are accelerated from the fourth on: they are worth waiting for.
-_QUICK_ACCELERATED = Attempt(Picard(), quick=True, lead=4.0)
+# The fixed point, for the samples that contract. Slow ones are accelerated: for few unknowns such a step takes as long
+# as three plain ones, for many an evaluation takes longer.
+_QUICK_IF_FEW, _QUICK, _QUICK_IF_LARGE = (
+    Attempt(Picard(), quick=True, rate=0.85, lead=30.0, most_expected=steps, memory=memory)
+    for steps, memory in ((30, 12), (15, 12), (10, 5))
+)
 # Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
-_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5)
+_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5, most_expected=12)
+# Backward systems contract as the equations do, if not in every step.
+_QUICK_BEFORE_LU = Attempt(Picard(), quick=True, lead=4.0, most_expected=12)
 # For several layers at once. A layer is disturbed by those before it until they have converged, so the first steps may
 # be slow, and the others still cost less than to solve layer by layer.
-_QUICK_GROUP = Attempt(Picard(), quick=True, rate=0.7, lead=6.0)
+_QUICK_GROUP = Attempt(Picard(), quick=True, lead=6.0)
 _QUICK_GROUP_BACKWARD = Attempt(Picard(), quick=True, rate=0.75, lead=15.0)
 # Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
 _NEWTON = Attempt(Newton(), 16)
@@ -36,6 +39,8 @@ _NEWTON = Attempt(Newton(), 16)
 _FEW_BACKWARD_STEPS = 40
 # Up to this many unknowns a Newton step costs about as much as one of the fixed point.
 _FEW_UNKNOWNS = 2
+# Up to this many unknowns an evaluation takes less time than what surrounds it.
+_MOST_IF_FEW = 200
 # Up to this many unknowns Newton's method comes early: for a single layer, and for a group of layers, which share one
 # evaluation of all Jacobians.
 _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
@@ -44,16 +49,20 @@ _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
 _PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (_NEWTON, *_LAST_DENSE),
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
-    DENSE_LIMIT: (_QUICK, _NEWTON, *_LAST_DENSE),
-    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
-    MOST_ACCELERATED: (_QUICK_ACCELERATED, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
-    math.inf: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
+    DENSE_LIMIT: (_QUICK_IF_FEW, _NEWTON, *_LAST_DENSE),
+    MOST_DENSE: (_QUICK_IF_FEW, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
+    _MOST_IF_FEW: (_QUICK_IF_FEW, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
+    MOST_BY_SECANTS: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
+    math.inf: (_QUICK_IF_LARGE, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
 _ITERATIVE = (Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES()))
 _LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (Attempt(DenseLU()),),
-    DENSE_LIMIT: (_QUICK_BACKWARD, Attempt(DenseLU())),
-    math.inf: (_QUICK_BACKWARD, *_ITERATIVE),
+    _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_LU, Attempt(DenseLU())),
+    DENSE_LIMIT: (_QUICK_IF_FEW, Attempt(DenseLU())),
+    _MOST_IF_FEW: (_QUICK_IF_FEW, *_ITERATIVE),
+    MOST_BY_SECANTS: (_QUICK, *_ITERATIVE),
+    math.inf: (_QUICK_IF_LARGE, *_ITERATIVE),
 }
 
 
@@ -132,7 +141,7 @@ class AutoGroupLinear(Plan):
     direct: bool
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return (_QUICK_GROUP_BACKWARD, *((Attempt(DenseLU()),) if self.direct else _ITERATIVE))
+        return (_QUICK_GROUP_BACKWARD, Attempt(DenseLU())) if self.direct else (_QUICK, *_ITERATIVE)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
@@ -170,7 +179,7 @@ class AutoGroup(Plan):
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
             return (Attempt(SimplifiedNewton(self.rtol), _NEWTON.max_steps),)
-        return (_QUICK_GROUP,) if self.contracting else (_QUICK_GROUP, _NEWTON)
+        return (_QUICK,) if self.contracting else (_QUICK_GROUP, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if self.newton_alone else AutoGroupLinear(direct=not self.contracting)

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import dot, flat, select
+from resolvent.equation.norms import dot, flat, products, select
 
 
 def ring(length: int, like: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def coefficients(history: Tensor, vector: Tensor) -> Tensor:
     if history.shape[1] == 1:
         # Most solves have only one column, and many small matrix products are slow.
         return dot(history[:, 0], flat(vector))[:, None]
-    return (history @ flat(vector)[:, :, None]).squeeze(2)
+    return products(history, vector)
 
 
 def combine(history: Tensor, weights: Tensor, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resolvent.blocks.strategies.group_equation import Group, Solved, layer_sums, solved
 from resolvent.blocks.strategies.group_tolerance import LayerTest
-from resolvent.equation.contraction import first_accelerated
+from resolvent.equation.contraction import first_by_secants
 from resolvent.equation.norms import per_sample, power_of_two, rms
 from resolvent.equation.secants import Secants
 
@@ -98,14 +98,14 @@ class _Iteration(NamedTuple):
 
     def steps(self, w: Tensor, tolerance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The iterate after so many steps from w, and how many each sample has made. Later ones are accelerated."""
-        accelerated_from, secants = first_accelerated(w[0].numel()), Secants()
+        secants_from, secants = first_by_secants(w[0].numel()), Secants()
         made = torch.zeros_like(tolerance, dtype=torch.int32)
         for number in range(1, count + 1):
             r = self.defect(w)
             going = ~(self.size(r) <= tolerance)
             step = self.precondition(r)
             moved = w + step
-            if number >= accelerated_from:
+            if number >= secants_from:
                 moved = secants.next(step, moved)
             w = torch.where(per_sample(going, w), moved, w)
             made = made + going
