@@ -45,9 +45,8 @@ class Acceleration:
         if before is None:
             return image
         changes, gram = self._keep(pair - before, chosen, n)
-        gamma = torch.linalg.solve_ex(gram, products(changes[..., :n], pair[:, :n])[:, :, None])[0].nan_to_num_(
-            0.0, 0.0, 0.0
-        )
+        right = products(changes[..., :n], pair[:, :n])[:, :, None]
+        gamma = torch.linalg.solve_ex(gram, right)[0].nan_to_num_(0.0, 0.0, 0.0)
         return torch.baddbmm(pair[:, None, n:], gamma.mT, changes[..., n:], alpha=-1).reshape(image.shape)
 
     def _keep(self, change: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -70,9 +69,8 @@ class Acceleration:
             self._changes = like.new_empty(batch, min(_FIRST_ROOM, self._memory), width)
             self._gram = like.new_empty(batch, self._memory, self._memory)
         if held > self._changes.shape[1]:
-            self._changes = torch.cat(
-                [self._changes, like.new_empty(batch, self._memory - self._changes.shape[1], width)], 1
-            )
+            more = like.new_empty(batch, self._memory - self._changes.shape[1], width)
+            self._changes = torch.cat([self._changes, more], 1)
         return self._changes, self._gram
 
 

@@ -1,8 +1,9 @@
-"""The fixed-point iteration for samples that contract quickly, in as few operations as possible.
+"""The fixed-point iteration in as few operations as possible, for the samples that contract.
 
 Most residual layers contract: tau F' is small. They need a handful of steps of the plain fixed point, and the cost of
-a solve is then that of everything else: safeguards, histories, statuses. This loop has none of them. It hands every
-sample that contracts slowly, or not at all, to the next solver of the plan.
+a solve is then that of everything else: safeguards, histories, statuses. This loop has none of them. Slow samples are
+accelerated, or given up, as the attempt says. A sample that does not contract even so goes on to the next solver of the
+plan.
 """
 
 import math
@@ -44,8 +45,8 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
 
 
 def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
-    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts quickly. Later steps use secants, and
-    those of slow samples are accelerated, if the attempt says so.
+    """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts. Later steps use secants, and those
+    of slow samples are accelerated, if the attempt says so.
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
@@ -112,8 +113,16 @@ class _Measure:
         # Beside b, the first residual hints at the rate.
         tolerance = self._convergence.strictest_of(self._largest)
         before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
-        rate, slow = attempt.rate or _RATE, attempt.memory > 0
-        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, slow)
+        return Limits(
+            self.unit,
+            attempt.rate or _RATE,
+            attempt.lead,
+            before,
+            self.follows,
+            attempt.most_expected,
+            attempt.judged_from,
+            keeps_slow=attempt.memory > 0,
+        )
 
     def norm(self, r: Tensor) -> Tensor:
         """(batch,), the sizes of residuals."""

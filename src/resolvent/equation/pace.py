@@ -22,6 +22,7 @@ class Limits(NamedTuple):
         before: what the largest residual may have been before the first guess, in units of the tolerance.
         moving: whether the tolerance changes from step to step.
         steps: a sample is slow if it is expected to need more than these in all.
+        judged_from: the first step from whose rate this is expected.
         keeps_slow: whether slow samples go on.
     """
 
@@ -31,6 +32,7 @@ class Limits(NamedTuple):
     before: float
     moving: bool
     steps: float
+    judged_from: int
     keeps_slow: bool
 
 
@@ -61,7 +63,7 @@ class Pace:
         self.before, self.most = limits.before, most / self._unit
         self.slow: Tensor | None = None
         self.all_slow = False
-        self._steps, self._keeps_slow, self._made = limits.steps, limits.keeps_slow, 0
+        self._limits, self._made = limits, 0
         self._excess = excess
         self._smallest: float | None = least / self._unit
         # Beside a tolerance that has changed, the first residuals are others.
@@ -106,13 +108,13 @@ class Pace:
                 self.count = 0
                 return
         going = (excess > self._unit) & (norm < self._pace * self._first)
-        if not (self._keeps_slow or self.slow is None):
+        if not (self._limits.keeps_slow or self.slow is None):
             going = going & ~self.slow
         self._keep(going if self.mask is None else self.mask & going, read)
 
     def _all_go_on(self, least: float, most: float) -> bool:
         """Whether no sample is done, and none is too slow, by the extremes of their excess."""
-        quick = most < self._pace * self._least and (self._keeps_slow or self.slow is None)
+        quick = most < self._pace * self._least and (self._limits.keeps_slow or self.slow is None)
         return quick and least > self._unit
 
     def _find_slow(self, excess: Tensor, smallest: float | None) -> None:
@@ -121,11 +123,12 @@ class Pace:
         `smallest` is the least excess, in units of the tolerance, if it is known.
         """
         before, self._excess, least, self._smallest = self._excess, excess, self._smallest, smallest
-        # Rates change little from step to step.
-        if self.all_slow or self._made & (self._made - 1) or self._steps == math.inf:
+        most, made = self._limits.steps, self._made
+        # Rates change little from step to step: powers of two are enough.
+        if self.all_slow or made & (made - 1) or made < self._limits.judged_from or most == math.inf:
             return
         # More than n further ones: log(now) > n log(before / now).
-        power = 1 + 1 / max(1, self._steps - self._made)
+        power = 1 + 1 / max(1, most - made)
         if least is not None and smallest is not None:
             if least >= self.most**power:
                 return

@@ -19,12 +19,12 @@ from resolvent.solvers.simplified_newton import SimplifiedNewton
 
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
-# The fixed point, for the samples that contract. Slow ones are accelerated: for few unknowns such a step takes as long
-# as three plain ones, for many an evaluation takes longer.
-_QUICK_IF_FEW, _QUICK, _QUICK_IF_LARGE = (
-    Attempt(Picard(), quick=True, rate=0.85, lead=30.0, most_expected=steps, memory=memory)
-    for steps, memory in ((30, 12), (15, 12), (10, 5))
+# The fixed point, for the samples that contract. Slow ones are accelerated, by fewer changes where these take memory.
+_QUICK, _QUICK_IF_LARGE, _QUICK_IN_GROUPS = (
+    Attempt(Picard(), quick=True, rate=0.85, lead=30.0, most_expected=30, judged_from=first, memory=memory)
+    for memory, first in ((12, 1), (5, 1), (12, 4))
 )
+_QUICK_BEFORE_DENSE = _QUICK._replace(rate=0.6)
 # Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
 _QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5, most_expected=12)
 # Backward systems contract as the equations do, if not in every step.
@@ -39,8 +39,6 @@ _NEWTON = Attempt(Newton(), 16)
 _FEW_BACKWARD_STEPS = 40
 # Up to this many unknowns a Newton step costs about as much as one of the fixed point.
 _FEW_UNKNOWNS = 2
-# Up to this many unknowns an evaluation takes less time than what surrounds it.
-_MOST_IF_FEW = 200
 # Up to this many unknowns Newton's method comes early: for a single layer, and for a group of layers, which share one
 # evaluation of all Jacobians.
 _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
@@ -49,9 +47,8 @@ _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
 _PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (_NEWTON, *_LAST_DENSE),
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
-    DENSE_LIMIT: (_QUICK_IF_FEW, _NEWTON, *_LAST_DENSE),
-    MOST_DENSE: (_QUICK_IF_FEW, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
-    _MOST_IF_FEW: (_QUICK_IF_FEW, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
+    DENSE_LIMIT: (_QUICK_BEFORE_DENSE, _NEWTON, *_LAST_DENSE),
+    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
     MOST_BY_SECANTS: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
     math.inf: (_QUICK_IF_LARGE, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
@@ -59,8 +56,7 @@ _ITERATIVE = (Attempt(Anderson(), _FEW_BACKWARD_STEPS), Attempt(GMRES()))
 _LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (Attempt(DenseLU()),),
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_LU, Attempt(DenseLU())),
-    DENSE_LIMIT: (_QUICK_IF_FEW, Attempt(DenseLU())),
-    _MOST_IF_FEW: (_QUICK_IF_FEW, *_ITERATIVE),
+    DENSE_LIMIT: (_QUICK_BEFORE_DENSE, Attempt(DenseLU())),
     MOST_BY_SECANTS: (_QUICK, *_ITERATIVE),
     math.inf: (_QUICK_IF_LARGE, *_ITERATIVE),
 }
@@ -104,11 +100,12 @@ class Auto(Plan):
     | at most 128 | Picard | Anderson | NewtonKrylov | Homotopy        | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples whose residual its steps reduce to 0.5 or less on average up to 16 unknowns, to 0.7 up to
-    1,024, and to 0.4 beyond. Up to 1,024 unknowns its later steps are accelerated by secants. On a GPU, in single
-    precision, all steps but the first are accelerated, and samples are kept up to 0.7 for any n. The others go on to
-    the next method, which continues from the best iterate. The choice depends only on n and on the sample, so its
-    result does not depend on the batch.
+    Picard keeps the samples that contract. Beyond 16 unknowns slow ones are accelerated by their last twelve changes
+    (five beyond 1,024 unknowns), and stay while their residual falls to 0.85 a step on average, with a head start. Up
+    to 16 unknowns they are given up if they are expected to need more than twelve steps. Up to 1,024 unknowns later
+    steps use secants. On a GPU, in single precision, all steps but the first are accelerated by two changes. The others
+    go on to the next method, which continues from the best iterate. The choice depends only on n and on the sample, so
+    its result does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
@@ -120,8 +117,8 @@ class Auto(Plan):
 
 @dataclass(frozen=True)
 class AutoLinear(Plan):
-    """The backward plan of `Auto`: the Neumann series for samples that contracted in the forward solve, while it
-    converges quickly. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`."""
+    """The backward plan of `Auto`: the Neumann series for samples that contracted in the forward solve, accelerated
+    where it is slow. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`."""
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         return _by_size(_LINEAR_PLANS, problem)
@@ -141,7 +138,7 @@ class AutoGroupLinear(Plan):
     direct: bool
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return (_QUICK_GROUP_BACKWARD, Attempt(DenseLU())) if self.direct else (_QUICK, *_ITERATIVE)
+        return (_QUICK_GROUP_BACKWARD, Attempt(DenseLU())) if self.direct else (_QUICK_IN_GROUPS, *_ITERATIVE)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
@@ -179,7 +176,7 @@ class AutoGroup(Plan):
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
             return (Attempt(SimplifiedNewton(self.rtol), _NEWTON.max_steps),)
-        return (_QUICK,) if self.contracting else (_QUICK_GROUP, _NEWTON)
+        return (_QUICK_IN_GROUPS,) if self.contracting else (_QUICK_GROUP, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if self.newton_alone else AutoGroupLinear(direct=not self.contracting)
