@@ -113,16 +113,8 @@ class _Measure:
         # Beside b, the first residual hints at the rate.
         tolerance = self._convergence.strictest_of(self._largest)
         before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
-        return Limits(
-            self.unit,
-            attempt.rate or _RATE,
-            attempt.lead,
-            before,
-            self.follows,
-            attempt.most_expected,
-            attempt.judged_from,
-            keeps_slow=attempt.memory > 0,
-        )
+        rate, kept = attempt.rate or _RATE, attempt.memory > 0
+        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, kept)
 
     def norm(self, r: Tensor) -> Tensor:
         """(batch,), the sizes of residuals."""

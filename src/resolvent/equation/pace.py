@@ -22,7 +22,6 @@ class Limits(NamedTuple):
         before: what the largest residual may have been before the first guess, in units of the tolerance.
         moving: whether the tolerance changes from step to step.
         steps: a sample is slow if it is expected to need more than these in all.
-        judged_from: the first step from whose rate this is expected.
         keeps_slow: whether slow samples go on.
     """
 
@@ -32,7 +31,6 @@ class Limits(NamedTuple):
     before: float
     moving: bool
     steps: float
-    judged_from: int
     keeps_slow: bool
 
 
@@ -125,7 +123,7 @@ class Pace:
         before, self._excess, least, self._smallest = self._excess, excess, self._smallest, smallest
         most, made = self._limits.steps, self._made
         # Rates change little from step to step: powers of two are enough.
-        if self.all_slow or made & (made - 1) or made < self._limits.judged_from or most == math.inf:
+        if self.all_slow or made & (made - 1) or most == math.inf:
             return
         # More than n further ones: log(now) > n log(before / now).
         power = 1 + 1 / max(1, most - made)

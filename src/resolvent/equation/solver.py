@@ -51,7 +51,6 @@ class Attempt(NamedTuple):
         rate: the fraction to which the steps of a quick attempt must reduce the residual on average; None takes 0.7.
         lead: the factor by which the residual of a quick attempt may lag behind this rate.
         most_expected: a sample of a quick attempt is slow if it is expected to need more steps than these in all.
-        judged_from: the first step from whose rate this is expected; the first steps of several layers say little.
         memory: by how many of their last changes slow samples are accelerated; with 0 they are given up.
     """
 
@@ -61,7 +60,6 @@ class Attempt(NamedTuple):
     rate: float | None = None
     lead: float = 1.0
     most_expected: float = math.inf
-    judged_from: int = 1
     memory: int = 0
 
 

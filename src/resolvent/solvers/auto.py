@@ -20,15 +20,13 @@ from resolvent.solvers.simplified_newton import SimplifiedNewton
 _LAST = (Attempt(PseudoTransient()), Attempt(LBFGS()))
 _LAST_DENSE = (Attempt(Homotopy()), *_LAST)
 # The fixed point, for the samples that contract. Slow ones are accelerated, by fewer changes where these take memory.
-_QUICK, _QUICK_IF_LARGE, _QUICK_IN_GROUPS = (
-    Attempt(Picard(), quick=True, rate=0.85, lead=30.0, most_expected=30, judged_from=first, memory=memory)
-    for memory, first in ((12, 1), (5, 1), (12, 4))
-)
+_QUICK = Attempt(Picard(), quick=True, rate=0.85, lead=30.0, most_expected=60, memory=12)
+_QUICK_IF_LARGE = _QUICK._replace(most_expected=30, memory=5)
 _QUICK_BEFORE_DENSE = _QUICK._replace(rate=0.6)
 # Where Newton's method follows: its two or three steps cost as much as about ten of the fixed point.
-_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5, most_expected=12)
+_QUICK_BEFORE_NEWTON = Attempt(Picard(), quick=True, rate=0.5, most_expected=16)
 # Backward systems contract as the equations do, if not in every step.
-_QUICK_BEFORE_LU = Attempt(Picard(), quick=True, lead=4.0, most_expected=12)
+_QUICK_BEFORE_LU = Attempt(Picard(), quick=True, lead=4.0, most_expected=16)
 # For several layers at once. A layer is disturbed by those before it until they have converged, so the first steps may
 # be slow, and the others still cost less than to solve layer by layer.
 _QUICK_GROUP = Attempt(Picard(), quick=True, lead=6.0)
@@ -102,7 +100,7 @@ class Auto(Plan):
 
     Picard keeps the samples that contract. Beyond 16 unknowns slow ones are accelerated by their last twelve changes
     (five beyond 1,024 unknowns), and stay while their residual falls to 0.85 a step on average, with a head start. Up
-    to 16 unknowns they are given up if they are expected to need more than twelve steps. Up to 1,024 unknowns later
+    to 16 unknowns they are given up if they are expected to need more than 16 steps. Up to 1,024 unknowns later
     steps use secants. On a GPU, in single precision, all steps but the first are accelerated by two changes. The others
     go on to the next method, which continues from the best iterate. The choice depends only on n and on the sample, so
     its result does not depend on the batch.
@@ -138,7 +136,7 @@ class AutoGroupLinear(Plan):
     direct: bool
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
-        return (_QUICK_GROUP_BACKWARD, Attempt(DenseLU())) if self.direct else (_QUICK_IN_GROUPS, *_ITERATIVE)
+        return (_QUICK_GROUP_BACKWARD, Attempt(DenseLU())) if self.direct else (_QUICK_GROUP_BACKWARD, *_ITERATIVE)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return self
@@ -176,7 +174,7 @@ class AutoGroup(Plan):
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         if self.newton_alone:
             return (Attempt(SimplifiedNewton(self.rtol), _NEWTON.max_steps),)
-        return (_QUICK_IN_GROUPS,) if self.contracting else (_QUICK_GROUP, _NEWTON)
+        return (_QUICK_GROUP,) if self.contracting else (_QUICK_GROUP, _NEWTON)
 
     def linear_plan(self, problem: Problem) -> Plan:
         return DenseLU() if self.newton_alone else AutoGroupLinear(direct=not self.contracting)
