@@ -14,12 +14,12 @@ def rates(*values: float, unknowns: int = 20) -> Tensor:
 
 
 def test_quick_samples_are_kept_and_slow_ones_passed_on() -> None:
-    slopes = rates(0.1, 0.3, 0.8, -50.0)
+    slopes = rates(0.1, 0.3, -1.5, -50.0)
     b = torch.randn(4, 20)
     solution = rs.resolve(rs.Rowwise(lambda w, c: c * w, slopes), b, 1.0)
     names = [type(solution.solvers[i]).__name__ for i in solution.solver_index.tolist()]
     assert names == ["Picard", "Picard", "Picard", "Newton"]
-    # Plain steps reduce the residual of the third one to 0.8 at best.
+    # Plain steps of the third one do not contract.
     assert solution.steps[2] < 20
     torch.testing.assert_close(solution.value, b / (1 - slopes), rtol=1e-7, atol=1e-7)
 
