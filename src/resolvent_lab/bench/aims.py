@@ -78,6 +78,8 @@ AIMS = (
                     "64 samples, trained, 16 layers")),
     Aim("own convolutions, tolerance 1e-6, B7", 3.5, "B7", tolerance=1e-6),
     Aim("own convolutions, tolerance 1e-3, B7", 2.2, "B7", tolerance=1e-3),
+    *(Aim(f"fields of one's own that decay, {which}, B12", None, "B12", title=f"decaying {which}")
+      for which in ("perceptrons", "convolutions", "attention")),
     Aim("ResNet-18, B3", 1.8, "B3"),
     Aim("64 channels, B4", 1.8, "B4", title="channels"),
     Aim("64 channels, bfloat16, B4", 1.8, "B4", title="bfloat16"),

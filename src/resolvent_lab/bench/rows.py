@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 
+from resolvent_lab.bench.decaying import decaying
 from resolvent_lab.bench.networks import (
     convolutions,
     convolutions_bfloat16,
@@ -27,6 +28,7 @@ ROWS: dict[str, tuple[Callable[..., Task], ...]] = {
     "B8": many_kinds(),
     "B9": batches(),
     "B10": unknowns(),
+    "B12": decaying(),
 }
 """The tasks of each row that is measured for several theta: functions of theta and device."""
 

@@ -94,7 +94,7 @@ def test_an_own_network_has_the_weights_and_values_of_the_field():
 
 
 def test_each_of_several_networks_is_measured_beside_one_compiled_explicit_network():
-    assert tuple(f"B{n}" for n in range(1, 12)) == NAMES
+    assert tuple(f"B{n}" for n in range(1, 13)) == NAMES
     drawn = [make for make in ROWS["B8"] if not make.keywords["kind"].training]
     networks = [make(0.5, "cpu") for make in (*drawn, *ROWS["B10"][:6])]
     eager = {"explicit", "resolvent"}
@@ -111,6 +111,17 @@ def test_each_of_several_networks_is_measured_beside_one_compiled_explicit_netwo
     fresh = kind.build()
     moved = [torch.equal(a, b) for a, b in zip(fresh.parameters(), task.model.parameters(), strict=True)]
     assert not any(moved)
+
+
+@pytest.mark.parametrize(("which", "shape"), [(0, (3, 8)), (4, (2, 4, 6, 6)), (6, (2, 3, 16))])
+def test_decaying_fields_are_solved_by_the_accelerated_fixed_point(which: int, shape: tuple[int, ...]):
+    task = ROWS["B12"][which](1.0, "cpu", shape=shape)
+    record = run(task, {}, QUICK, ("eager",))
+    assert accurate(record, "resolvent")
+    assert record["contenders"]["resolvent"]["gradient_error"] < 1e-3
+    with rs.blocks.Monitor(task.model) as monitor:
+        task.loss(task.model, task.batch).backward()
+    assert all(solves.fallbacks == 0 for solves in monitor.records.values())
 
 
 def test_a_network_without_a_solution_is_reported():
