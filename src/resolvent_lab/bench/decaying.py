@@ -3,6 +3,7 @@
 Plain steps of the fixed point do not contract there. Nothing is declared, so the decay is not known to the solver.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -54,7 +55,7 @@ def convolutions(channels: int) -> nn.Module:
     return nn.Sequential(*(layer for part in parts for layer in part))
 
 
-def _task(theta: float, device: str, title: str, make: "partial[nn.Module]", shape: tuple[int, ...]) -> Task:
+def _task(theta: float, device: str, title: str, make: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
     """Own weights in each layer."""
     torch.manual_seed(0)
     blocks = [rs.ThetaBlock(rs.Autonomous(Decaying(make())), theta, 1, STEP) for _ in range(LAYERS)]
@@ -70,9 +71,15 @@ def _task(theta: float, device: str, title: str, make: "partial[nn.Module]", sha
 
 def decaying() -> tuple[Make, ...]:
     """B12: perceptrons, convolutions and attention."""
-    networks = (
-        *(("decaying perceptrons", partial(perceptron, n), (64, n)) for n in (8, 32, 64, 256)),
-        *(("decaying convolutions", partial(convolutions, n), (16, n, 14, 14)) for n in (4, 16)),
-        *(("decaying attention", partial(Attention, n), (16, 16, n)) for n in (16, 32)),
-    )
-    return tuple(partial(_task, title=title, make=make, shape=shape) for title, make, shape in networks)
+    found: list[Make] = []
+
+    def add(title: str, make: Callable[[], nn.Module], *shape: int) -> None:
+        found.append(partial(_task, title=f"decaying {title}", make=make, shape=shape))
+
+    for unknowns in (8, 32, 64, 256):
+        add("perceptrons", partial(perceptron, unknowns), 64, unknowns)
+    for channels in (4, 16):
+        add("convolutions", partial(convolutions, channels), 16, channels, 14, 14)
+    for width in (16, 32):
+        add("attention", partial(Attention, width), 16, 16, width)
+    return tuple(found)
