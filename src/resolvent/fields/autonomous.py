@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, takes
-from resolvent.fields.mlp import chain_of, closed_form, has_hooks
+from resolvent.fields.mlp import chain_of, closed_form, does_more
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 
@@ -60,6 +60,7 @@ class Autonomous(Field):
             self._linear_part = linear_part
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
+        self._samples_alone.check(y)
         value: Tensor = self.module(y)
         return value
 
@@ -70,7 +71,7 @@ class Autonomous(Field):
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
         layers = chain_of(self.module)
-        return None if layers is None or has_hooks(self) else closed_form(layers)
+        return None if layers is None or does_more(self) else closed_form(layers)
 
     @property
     def linear_part(self) -> float | Tensor | LinearPart | None:
