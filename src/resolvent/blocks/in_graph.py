@@ -23,6 +23,7 @@ class InGraph(Numbered):
     """Base of the modules that solve equations."""
 
     _checked: bool = False
+    _rows_checked: bool = False
 
     def _in_graph(self, method: str, *arguments: Any, points: int = 0) -> Any:
         """Calls the method with the arguments, as one operation. Its result is like the first argument, or with

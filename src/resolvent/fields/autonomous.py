@@ -66,12 +66,15 @@ class Autonomous(Field):
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        return self._samples_alone.holds_for(self.module, self)
+        known = self.shape is None or len(self.shape) + 1 >= self._samples_alone.least_rank
+        return known and self._samples_alone.holds_for(self, self.module, Autonomous)
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        if type(self).forward is not Autonomous.forward or does_more(self):
+            return None
         layers = chain_of(self.module)
-        return None if layers is None or does_more(self) else closed_form(layers)
+        return None if layers is None else closed_form(layers)
 
     @property
     def linear_part(self) -> float | Tensor | LinearPart | None:

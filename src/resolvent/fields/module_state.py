@@ -13,7 +13,6 @@ from torch.nn.utils import parametrize
 from resolvent.fields.mlp import does_more
 
 _OF_MODULES = frozenset((*vars(nn.Module()), "_compiled_call_impl", "_is_full_backward_hook"))
-_CONTAINERS = frozenset((nn.Sequential, nn.ModuleList, nn.ModuleDict))
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (*_SIMPLE, type, FunctionType, BuiltinFunctionType, Enum, torch.dtype, torch.device)
 _DEEPEST = 6
@@ -62,10 +61,9 @@ def state_of(
         if is_leaf(part):
             found.append(vars(part).get("normalized_shape"))
         else:
-            if kind not in _CONTAINERS:
-                if mode not in (None, part.training):
-                    return None
-                mode = part.training
+            if mode not in (None, part.training):
+                return None
+            mode = part.training
             found += [own for own in attributes_of(part) if not ignored or (name, own[0]) not in ignored]
         for key, child in part._modules.items():
             if child is not None and key != "parametrizations":

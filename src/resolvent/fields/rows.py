@@ -28,8 +28,7 @@ class Rows(OfInput):
 
     Attributes:
         rank: its number of dimensions, beyond that of the input if `relative`.
-        floor: the least number of dimensions that an input has in this proof. It has two or more, (batch, *shape): a
-            function of (batch,) that treats samples alone has no dimension to name.
+        floor: the least number of dimensions that an input has in this proof.
     """
 
     rank: int = 0

@@ -72,12 +72,12 @@ class SamplesAlone:
         """Whether there is a proof, rather than a word of the user."""
         return self._state is not None
 
-    def holds_for(self, module: object, field: nn.Module) -> bool:
-        """Whether it holds now for this module, called by this field. The module is the traced one, or a copy with
-        other weights."""
+    def holds_for(self, field: nn.Module, module: object, kind: type | None = None) -> bool:
+        """Whether it holds now for this field, if it does what its base class `kind` does, which calls the module: the
+        traced one, or a copy with other weights."""
         if self._declared is not None:
             return self._declared
-        if self._state is None or does_more(field):
+        if self._state is None or does_more(field) or (kind and type(field).forward is not kind.forward):
             return False
         root = cast(nn.Module, module)
         if state_of(root, _is_leaf, self._ignored) != self._state:
@@ -85,8 +85,8 @@ class SamplesAlone:
         return all(_acts_alone(root.get_submodule(name)) for name in self._conditions)
 
     def check(self, y: object) -> None:
-        """Raises if the state has fewer dimensions than the proof needs."""
-        if self.proved and isinstance(y, Tensor) and y.dim() < self.least_rank:
+        """Raises if there is a proof, but not for states with so few dimensions."""
+        if isinstance(y, Tensor) and y.dim() < self.least_rank and self.proved:
             raise ValueError(
                 f"the module treats samples alone if a state has at least {self.least_rank} dimensions, (batch, "
                 f"*shape), but got one of shape {tuple(y.shape)}: add the dimension of the batch, or state "
@@ -106,6 +106,13 @@ class SamplesAlone:
         self._conditions = [name for name in leaves if kind_of(module.get_submodule(name)) in _WITH_CONDITIONS]
         self._ignored = changing | parametrized(module)
         self._state = state_of(module, _is_leaf, self._ignored)
+
+
+def is_proved(field: object) -> bool:
+    """Whether a field, or one that it is made of, has a proof."""
+    parts = field.modules() if isinstance(field, nn.Module) else ()
+    found = (getattr(part, "_samples_alone", None) for part in parts)
+    return any(alone.proved for alone in found if isinstance(alone, SamplesAlone))
 
 
 def _is_leaf(module: nn.Module) -> bool:
@@ -139,7 +146,7 @@ def _graphs(module: nn.Module) -> tuple[list[fx.Graph], Places]:
 
 def _least_rank(graphs: list[fx.Graph], proof: "_Proof") -> int:
     """How many dimensions the input must have at least for all graphs to treat samples alone. Raises if none do."""
-    rank = 2
+    rank = 1
     while True:
         try:
             for graph in graphs:
@@ -147,6 +154,11 @@ def _least_rank(graphs: list[fx.Graph], proof: "_Proof") -> int:
             return rank
         except HigherRankNeededError as error:
             rank = error.rank
+        except NotProvedError:
+            # Functions of each entry take (batch,), but most modules name the dimension of features.
+            if rank >= 2:
+                raise
+            rank = 2
 
 
 class _Proof:
@@ -187,7 +199,7 @@ class _Proof:
             # A bias with more dimensions could have one row per sample.
             weight, bias = part._parameters.get("weight"), part._parameters.get("bias")
             expect((weight is None or weight.dim() == 2) and (bias is None or bias.dim() <= 1))
-        return max(2, _dimensions_of_sample(part) + 1)
+        return _dimensions_of_sample(part) + 1
 
 
 def _is_shared(value: object, most_dimensions: int) -> bool:
