@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from resolvent.blocks.check_field import can_check, check_row_alone, check_values, leaving_no_trace, refuse_changing_modules
+from resolvent.blocks.check_field import (
+    can_check,
+    check_row_alone,
+    check_values,
+    leaving_no_trace,
+    refuse_changing_modules,
+)
 from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference

@@ -1,6 +1,6 @@
 """What decides which graph a module has, besides the values of its parameters and buffers: to notice later changes."""
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -96,8 +96,6 @@ def _described(value: Any) -> Any:
 
 def _describe(value: Any, found: list[Any], depth: int) -> None:
     """Appends what can be compared later: values where possible, and otherwise which object it is."""
-    if len(found) > _LARGEST:
-        raise ValueError("the attribute is too large to be compared at each pass")
     found.append(type(value))
     if isinstance(value, _NAMED):
         found.append(value)
@@ -105,10 +103,11 @@ def _describe(value: Any, found: list[Any], depth: int) -> None:
         found += (id(value), value._version, value.shape)
     elif isinstance(value, nn.Module | fx.Proxy) or depth == 0:
         found.append(id(value))
+    elif (parts := _parts(value)) is None or len(parts) + len(found) > _LARGEST:
+        found.append(value if isinstance(value, Hashable) and parts is None else object())  # An object equals nothing.
     else:
-        parts = _parts(value)
-        found += (id(value),) if parts is None else (len(parts),)
-        for part in parts or ():
+        found.append(len(parts))
+        for part in parts:
             _describe(part, found, depth - 1)
 
 
@@ -118,6 +117,8 @@ def _parts(value: Any) -> Sequence[Any] | None:
         return value
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
     if isinstance(value, partial):
         return value.func, *value.args, *value.keywords.items()
     if isinstance(value, MethodType):

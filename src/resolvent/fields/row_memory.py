@@ -10,10 +10,11 @@ from resolvent.fields.rows import expect
 
 # Whether these copy can depend on the number of rows: one row is contiguous where several are not.
 _MAY_COPY = frozenset(("contiguous", "reshape", "reshape_as", "flatten"))
-_SHARE = _MAY_COPY | frozenset(
-    "chunk detach double float getattr getitem half permute split swapaxes swapdims tensor_split to transpose type_as"
-    " unbind unflatten unsqueeze view view_as".split()
-)
+_VIEWS = """
+    chunk detach double float getattr getitem half permute split swapaxes swapdims tensor_split to transpose type_as
+    unbind unflatten unsqueeze view view_as
+"""
+_SHARE = _MAY_COPY | frozenset(_VIEWS.split())
 _OPERATORS = frozenset(("iadd", "imul", "isub", "itruediv"))
 _RETURN_THEIR_ARGUMENT = (nn.Identity, nn.modules.dropout._DropoutNd)
 

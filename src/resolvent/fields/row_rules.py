@@ -166,16 +166,15 @@ def _summed(equation: Any, *operands: Any) -> Rows:
     return found[0]
 
 
-ENTRYWISE = frozenset(
-    """
+_ENTRYWISE = """
     abs add addcdiv addcmul arctan asinh atan atan2 ceil celu clamp clamp_max clamp_min clip clone contiguous cos cosh
     detach div double elu eq erf erfc exp exp2 expm1 float floor floordiv ge gelu gt half hardshrink hardsigmoid
     hardswish hardtanh hypot iadd imul isfinite isub itruediv le leaky_relu lerp log log10 log1p log2 logical_and
     logical_not logical_or logit logsigmoid lt masked_fill maximum minimum mish mod mul multiply ne neg ones_like pow
     reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign silu sin sinc sinh softplus softshrink
     softsign sqrt square sub subtract tan tanh tanhshrink truediv zeros_like
-""".split()
-)
+"""
+ENTRYWISE = frozenset(_ENTRYWISE.split())
 """The names of functions of each entry."""
 
 _OTHERS: dict[str, Callable[..., Any]] = {

@@ -10,6 +10,7 @@ from torch import fx, nn
 from resolvent.fields.module_state import Places, attributes_of
 from resolvent.fields.rows import NotProvedError, expect
 
+
 def traced(
     module: nn.Module, training: bool, is_leaf: Callable[[nn.Module], bool], changing: Places = frozenset()
 ) -> tuple[fx.Graph, Places]:
@@ -82,7 +83,7 @@ class _Proxy(fx.Proxy):
     tracer: _Tracer
     __array_ufunc__ = None
 
-    def __getattr__(self, name: str) -> fx.Proxy:
+    def __getattr__(self, name: str) -> fx.proxy.Attribute:
         return _Attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -108,8 +109,11 @@ def _recorded_in_place(function: Callable[..., Any]) -> Callable[..., fx.Proxy]:
     return change
 
 
-for _name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():
-    setattr(_Proxy, f"__i{_name}__", _recorded_in_place(getattr(operator, f"__i{_name}__")))
+for _function in (
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow),
+    *(operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift),
+):
+    setattr(_Proxy, f"__{_function.__name__}__", _recorded_in_place(_function))
 
 
 class _Changing:
@@ -127,6 +131,6 @@ class _Changing:
         return self._tracer.refuse()
 
     __add__ = __radd__ = __iadd__ = __sub__ = __isub__ = append = _changed
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = __float__ = _read  # type: ignore[assignment]
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = __float__ = _read
     __len__ = __iter__ = __getitem__ = __contains__ = __mod__ = __mul__ = __rmul__ = __call__ = __getattr__ = _read
     __hash__ = None  # type: ignore[assignment]

@@ -72,7 +72,7 @@ class SamplesAlone:
         """Whether there is a proof, rather than a word of the user."""
         return self._state is not None
 
-    def holds_for(self, field: nn.Module, module: object, kind: type | None = None) -> bool:
+    def holds_for(self, field: nn.Module, module: object, kind: type[nn.Module] | None = None) -> bool:
         """Whether it holds now for this field, if it does what its base class `kind` does, which calls the module: the
         traced one, or a copy with other weights."""
         if self._declared is not None:
