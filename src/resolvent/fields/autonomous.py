@@ -24,7 +24,8 @@ class Autonomous(Field):
         module: a module or a function that maps (batch, *shape) to the same shape.
         rowwise: True if the module treats each sample alone and all alike (no batch statistics, no closed-over
             samples). Solvers may then drop finished samples and repeat rows for a Jacobian. None proves it where
-            possible, and otherwise does not assume it.
+            possible, and otherwise does not assume it. A proof can need states with a number of dimensions, as for
+            convolutions; others raise.
         linear_part: c in F(y) = c y + N(y), a number, a tensor or a `rs.fields.LinearPart`, see `Field.linear_part`.
         lipschitz: a Lipschitz constant of the module.
         shape: shape of one sample.

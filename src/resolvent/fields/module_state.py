@@ -15,6 +15,9 @@ from resolvent.fields.mlp import does_more
 _OF_MODULES = frozenset((*vars(nn.Module()), "_compiled_call_impl", "_is_full_backward_hook"))
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (*_SIMPLE, type, FunctionType, BuiltinFunctionType, Enum, torch.dtype, torch.device)
+# Settings of layers of torch that a proof reads, besides those that `SamplesAlone` looks at each time.
+_OF_LEAVES = ("normalized_shape", "inplace")
+# How deep into an attribute it is compared, and how many parts each object there may have.
 _DEEPEST = 6
 _LARGEST = 1000
 
@@ -59,7 +62,7 @@ def state_of(
                 if not ignored or (name, key) not in ignored:
                     found += (key, None if tensor is None else tensor.shape)
         if is_leaf(part):
-            found.append(vars(part).get("normalized_shape"))
+            found += [vars(part).get(setting) for setting in _OF_LEAVES]
         else:
             if mode not in (None, part.training):
                 return None

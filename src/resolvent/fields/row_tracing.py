@@ -65,7 +65,11 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
-        return self.refuse() if isinstance(a, _Changing) else super().create_arg(a)
+        try:
+            return super().create_arg(a)
+        except Exception:
+            self.refused = True
+            raise
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(self.refuse())
