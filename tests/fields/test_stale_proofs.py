@@ -117,6 +117,10 @@ CHANGES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], object]]] = {
     ),
     "a patched module": (plain, patch),
     "a patched layer": (plain, lambda m: patch(m.linear)),
+    "a slice": (
+        lambda: Own(lambda m, y: m.linear(y) + y[m.where].sum(1, keepdim=True), where=[slice(None), slice(1, 2)]),
+        lambda m: m.where.__setitem__(0, slice(0, 1)),
+    ),
     "one mode for parts": (
         lambda: nn.Sequential(plain(), nn.Linear(4, 4)),
         lambda m: m[0].eval(),
@@ -216,6 +220,13 @@ def test_a_hook_for_all_modules() -> None:
     finally:
         handle.remove()
     assert field.rowwise
+
+
+def test_an_attribute_that_cannot_be_compared_must_not_be_read() -> None:
+    many = [0.0] * 100_000
+    assert rs.Autonomous(Own(lambda m, y: m.linear(y), many=many, table=bytearray(3))).rowwise
+    assert not rs.Autonomous(Own(lambda m, y: chosen(m, y, m.many[0] > 0), many=many)).rowwise
+    assert not rs.Autonomous(Own(lambda m, y: chosen(m, y, m.table[0] > 0), table=bytearray(3))).rowwise
 
 
 class Backwards(rs.Autonomous):

@@ -183,7 +183,8 @@ class Equilibrium(InGraph):
             return
         if self.training and isinstance(self.f, nn.Module):
             refuse_changing_modules(self.f)
-        if self.training or (self._samples_alone.proved and function.rowwise):
+        # A tracer's tensors are of a class of their own, and have no values.
+        if self.training or (type(z) is Tensor and self._samples_alone.proved and function.rowwise):
             check = check_values if self.training else check_row_alone
             with leaving_no_trace(z):
                 # Not at z0: where states are zero, much that depends on other samples vanishes.

@@ -106,8 +106,10 @@ def _describe(value: Any, found: list[Any], depth: int) -> None:
         found += (id(value), value._version, value.shape)
     elif isinstance(value, nn.Module | fx.Proxy) or depth == 0:
         found.append(id(value))
-    elif (parts := _parts(value)) is None or len(parts) + len(found) > _LARGEST:
-        found.append(value if isinstance(value, Hashable) and parts is None else object())  # An object equals nothing.
+    elif (parts := _parts(value)) is None and isinstance(value, Hashable) and not isinstance(value, tuple):
+        found.append(value)
+    elif parts is None or len(found) > _LARGEST:
+        found.append(object())  # It equals nothing, so the attribute counts as changed each time.
     else:
         found.append(len(parts))
         for part in parts:
@@ -115,7 +117,11 @@ def _describe(value: Any, found: list[Any], depth: int) -> None:
 
 
 def _parts(value: Any) -> Sequence[Any] | None:
-    """What an object is made of, if that is known."""
+    """What an object is made of, if that is known, and not too much."""
+    if isinstance(value, list | tuple | dict | set | frozenset) and len(value) > _LARGEST:
+        return None
+    if isinstance(value, slice):
+        return value.start, value.stop, value.step
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, dict):
