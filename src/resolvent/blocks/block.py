@@ -223,8 +223,7 @@ class Block(InGraph):
 
         An explicit layer that is not recomputed evaluates it once, so it may have batch norm and dropout.
         """
-        done = self._checked or (self._rows_checked and not self.training)
-        if done or len(x) < 2 or not can_check(x):
+        if self._checked or not (self.training or self._may_check_proof(x)) or len(x) < 2 or not can_check(x):
             return
         if self.scheme.implicit or not self.memory.keeps_graph:
             check = check_field if self.training else check_proof

@@ -178,13 +178,11 @@ class Equilibrium(InGraph):
 
     def _check_once(self, function: Function, z: Tensor) -> None:
         """Checks f on the first call in training mode; in evaluation mode only a proof that it treats samples alone."""
-        done = self._checked or (self._rows_checked and not self.training)
-        if done or len(z) < 2 or not can_check(z):
+        if self._checked or not (self.training or self._may_check_proof(z)) or len(z) < 2 or not can_check(z):
             return
         if self.training and isinstance(self.f, nn.Module):
             refuse_changing_modules(self.f)
-        # A tracer's tensors are of a class of their own, and have no values.
-        if self.training or (type(z) is Tensor and self._samples_alone.proved and function.rowwise):
+        if self.training or (self._samples_alone.proved and function.rowwise):
             check = check_values if self.training else check_row_alone
             with leaving_no_trace(z):
                 # Not at z0: where states are zero, much that depends on other samples vanishes.
