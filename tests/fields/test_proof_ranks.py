@@ -80,6 +80,13 @@ def test_what_is_declared_is_not_checked(declared: bool) -> None:
     assert rs.Autonomous(nn.Conv2d(4, 4, 3, padding=1), rowwise=declared)(0.0, image).shape == image.shape
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_refuses_a_sample_without_a_batch(training: bool) -> None:
+    layer = rs.ThetaBlock(rs.Autonomous(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), 0.5, 2, 1.0)
+    with pytest.raises(ValueError, match="at least 2 dimensions"):
+        layer.train(training)(torch.randn(4))
+
+
 def test_a_known_rank_is_not_that_of_a_token() -> None:
     assert not rs.Autonomous(Own(lambda m, y: attention(m, y.flatten(1)).view(y.shape))).rowwise
 
