@@ -119,9 +119,9 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "spectral norm by hooks": (lambda: rs.Autonomous(hooked()), f"{CHANGES}.*calls change its state"),
     "a condition, declared rowwise": (
         lambda: Conditioned(rowwise=True),
-        "Conditioned declares rowwise=True, but a sample alone .* Leave rowwise False",
+        "Conditioned has rowwise=True, but a sample alone .* Leave rowwise False",
     ),
-    "a fixed number of samples, declared rowwise": (FixedSize, "FixedSize declares rowwise=True"),
+    "a fixed number of samples, declared rowwise": (FixedSize, "FixedSize has rowwise=True"),
 }
 
 SOUND: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {

@@ -350,7 +350,7 @@ def test_a_wrong_declaration_is_found() -> None:
     def f(z: Tensor, x: Tensor) -> Tensor:
         return weights[: len(z)] * z + x
 
-    with pytest.raises(ValueError, match="f declares rowwise=True, but a sample alone"):
+    with pytest.raises(ValueError, match="f has rowwise=True, but a sample alone"):
         rs.Equilibrium(f, rowwise=True)(torch.randn(4, 2))
     rs.Equilibrium(f)(torch.randn(4, 2))
 

@@ -138,7 +138,6 @@ def test_piecewise_fields_and_times_of_their_own() -> None:
         torch.testing.assert_close(joined(ours(x, t0)), theirs(joined(x), t0))
     for piece in fields:
         piece.rowwise = False
-    both.rowwise = False
     torch.testing.assert_close(joined(both(t0 * 2, x)), flat(t0 * 2, joined(x)))
 
 

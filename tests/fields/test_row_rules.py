@@ -1,6 +1,7 @@
 """Which functions in a `forward` are known to treat samples alone, and which uses of them do not."""
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,7 @@ class Own(nn.Module):
         self.first, self.second, self.wide = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 8)
         self.narrow, self.pair = nn.Linear(8, 4), nn.Linear(2, 2)
         self.gain, self.matrix, self.table = (nn.Parameter(torch.rand(size)) for size in ((4,), (4, 4), (6, 4)))
+        self.vector, self.first_row = nn.Parameter(torch.rand(4)), nn.Parameter(torch.zeros(0))
         self.convolution = nn.Conv2d(6, 6, 1)
         self.body = body
 
@@ -64,6 +66,40 @@ def _attention(m: Own, y: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, q, q).reshape(y.shape)
 
 
+def _unsqueezed_in_place(m: Own, y: Tensor) -> Tensor:
+    h = m.first(y)
+    h.unsqueeze_(1)
+    return (h + y).mean(1)
+
+
+def _copy_changed(m: Own, y: Tensor) -> Tensor:
+    part = m.first(y)[:, :2]
+    other = part.contiguous()  # A copy only where there are several rows.
+    other += 1.0
+    return torch.cat([part, other], 1)
+
+
+def _view_changed(m: Own, y: Tensor) -> Tensor:
+    part = m.first(y)[:, :2]
+    other = part.reshape(y.shape[0], 2)
+    part.mul_(2.0)
+    return torch.cat([part, other], 1)
+
+
+def _weight_changed(m: Own, y: Tensor) -> Tensor:
+    gain = m.gain
+    gain *= 2.0
+    return gain * y
+
+
+def _written(function: Callable[..., Tensor], *settings: int) -> Callable[[Own, Tensor], Tensor]:
+    def body(m: Own, y: Tensor) -> Tensor:
+        function(y, *settings, out=m.first_row)
+        return y - m.first_row.mean(0)
+
+    return body
+
+
 ALONE: dict[str, Callable[[Own, Tensor], Tensor]] = {
     "features that are joined": lambda m, y: m.narrow(torch.cat([y, y**2], dim=1)),
     "Fourier features": lambda m, y: m.narrow(torch.cat((torch.sin(y @ m.matrix), torch.cos(y @ m.matrix)), -1)),
@@ -89,6 +125,12 @@ ALONE: dict[str, Callable[[Own, Tensor], Tensor]] = {
     "a choice for each entry": lambda m, y: torch.where(y > 0, m.first(y), 0.1 * y).clamp(-2, 2),
     "attention by products": _tokens,
     "attention as a function": _attention,
+    "the root of a length": lambda m, y: m.first(y) / math.sqrt(y.size(-1)),
+    "a dimension called axis": lambda m, y: y - y.mean(axis=1, keepdim=True),
+    "the largest feature": lambda m, y: y.clip(-1, 1) - y.max(1, keepdim=True).values,
+    "a matrix product": lambda m, y: torch.mm(y, m.matrix),
+    "a weight of the type of the state": lambda m, y: m.gain.to(y) * y + m.gain.type_as(y),
+    "a copy that is not changed": lambda m, y: torch.cat([y[:, :2].contiguous(), y[:, 2:]], 1) + m.first(y),
 }
 TOGETHER: dict[str, Callable[[Own, Tensor], Tensor]] = {
     "the batch that is joined": lambda m, y: torch.cat([y[1:], y[:1]]),
@@ -118,6 +160,27 @@ TOGETHER: dict[str, Callable[[Own, Tensor], Tensor]] = {
     "noise": lambda m, y: y + torch.randn(4),
     "dropout as a function": lambda m, y: functional.dropout(y, 0.5, m.training),
     "a weight that is changed": lambda m, y: m.gain.mul_(1.0) * y,
+    "a weight that is doubled": _weight_changed,
+    "a weight with an activation in place": lambda m, y: functional.relu(m.gain, inplace=True) * y,
+    "a bias for each sample": lambda m, y: functional.linear(y, m.matrix, m.table),
+    "a vector as a matrix": lambda m, y: y * functional.linear(y, m.vector),
+    "weights for each sample by a length": lambda m, y: y + y.shape[1] * m.table,
+    "weights for each sample by a power": lambda m, y: y + y.size(-1) ** -0.5 * m.table,
+    "weights for each sample of the type of the state": lambda m, y: y + m.table.to(y),
+    "a weight as rows": lambda m, y: torch.softmax(
+        y.reshape(y.shape[0], -1) + m.table.to(y).view(y.shape[0], -1), 1
+    ).reshape(y.shape),
+    "a dimension that is added in place": _unsqueezed_in_place,
+    "a copy that is changed": _copy_changed,
+    "a view that is changed": _view_changed,
+    "an output that is given": _written(torch.mul, 2),
+    "a cumulative sum that is written": _written(torch.cumsum, 1),
+    "as many steps as samples": lambda m, y: torch.roll(y, y.shape[0], 1),
+    "as many parts as samples": lambda m, y: y * y.chunk(y.shape[0], 1)[0].sum(1, keepdim=True),
+    "as many columns as samples": lambda m, y: y * torch.stack(y.unbind(1)[: y.shape[0]], 1).sum(1, keepdim=True),
+    "a power of the number of samples": lambda m, y: functional.normalize(y, p=y.shape[0], dim=1),
+    "a variance by the number of samples": lambda m, y: y * y.var(1, correction=y.shape[0], keepdim=True),
+    "a norm by the number of samples": lambda m, y: y * y.norm(p=y.shape[0], dim=1, keepdim=True),
     "samples as channels": lambda m, y: m.convolution(y.unflatten(1, (2, 2))).flatten(1),
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from resolvent.blocks.check_field import can_check, check_field
+from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.memory import Memory, as_memory
@@ -34,7 +34,8 @@ class Block(InGraph):
 
     All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
     first call in training mode checks the field, see `rs.check_field`; for implicit schemes that takes two more
-    evaluations, and one of a single sample.
+    evaluations, and one of a single sample. In evaluation mode only a field that is proved to treat samples alone is
+    checked, in one evaluation, and one of a single sample.
 
     Arguments:
         field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a
@@ -217,15 +218,17 @@ class Block(InGraph):
         return Trajectory(grid_points(pass_, x), torch.stack(states), solutions)
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
-        """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer.
+        """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer. On
+        the first call in evaluation mode only a proof is checked.
 
         An explicit layer that is not recomputed evaluates it once, so it may have batch norm and dropout.
         """
-        if self._checked or not self.training or len(x) < 2 or not can_check(x):
+        if self._checked or not (self.training or self._may_check_proof(x)) or len(x) < 2 or not can_check(x):
             return
         if self.scheme.implicit or not self.memory.keeps_graph:
-            check_field(pass_.field, x, pass_.t0)
-        self._checked = True
+            check = check_field if self.training else check_proof
+            check(pass_.field, x, pass_.t0)
+        self._checked, self._rows_checked = self.training, True
 
     def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""

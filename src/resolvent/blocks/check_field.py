@@ -17,6 +17,7 @@ from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.structure import FlatField, Structured, structure_of
 from resolvent.equation.torch_func import transforming
 from resolvent.fields import Piecewise
+from resolvent.fields.samples_alone import is_proved
 from resolvent.schemes.interval import Field, Number
 
 Call = Callable[[Any, Tensor], Tensor]
@@ -54,6 +55,22 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     with outside_inference(x, t) as (x, t), leaving_no_trace(x), frozen_weights(field) as frozen:
         for piece in _pieces(frozen):
             check_values(piece, x.detach(), t)
+
+
+def check_proof(field: Field, x: Tensor, t: Number) -> None:
+    """Raises if the field is proved to treat samples alone, and a row alone does not get the result that it gets in its
+    batch. A proof is wrong where Python code tells a tensor from what stands for it, as by isinstance(y, Tensor).
+
+    Arguments:
+        field: with weights that are computed.
+        x, t: as for `check_field`.
+    """
+    if not is_proved(field):
+        return
+    with leaving_no_trace(x):
+        for piece in _pieces(field):
+            if as_vector_field(piece).rowwise:
+                check_row_alone(piece, x.detach(), t)
 
 
 @contextmanager
@@ -128,7 +145,7 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
     if _differ(first[kept], field(tree_map(with_others, t), changed)[kept], first):
         _refuse(field, repeats=not _differ(first, field(t, x), first))
     if as_vector_field(field).rowwise:
-        _check_row_alone(field, x, t, first)
+        check_row_alone(field, x, t, first)
 
 
 def _refuse(field: Call, repeats: bool) -> None:
@@ -146,7 +163,11 @@ def _refuse(field: Call, repeats: bool) -> None:
     )
 
 
-def _check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor) -> None:
+def check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor | None = None) -> None:
+    """Raises if a row alone does not get the result that it gets in its batch, `together`; None evaluates that."""
+    together = field(t, x) if together is None else together
+    if not isinstance(together, Tensor) or together.shape != x.shape:
+        return  # The solver raises for that.
     cause = None
     try:
         last = tree_map(lambda part: part[-1:] if isinstance(part, Tensor) and part.dim() > 0 else part, t)
@@ -156,9 +177,9 @@ def _check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor) -> None:
     except (RuntimeError, ValueError, IndexError) as error:
         cause = error
     raise ValueError(
-        f"{_name(field)} declares rowwise=True, but a sample alone does not get the result that it gets in its batch: "
+        f"{_name(field)} has rowwise=True, but a sample alone does not get the result that it gets in its batch: "
         "the field uses batch statistics, or closes over tensors that have a row for each sample. Leave rowwise False, "
-        "which is the default."
+        "which is the default, or declare rowwise=False where the default is a proof."
     ) from cause
 
 

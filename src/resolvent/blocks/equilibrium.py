@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from resolvent.blocks.check_field import can_check, check_values, leaving_no_trace, refuse_changing_modules
+from resolvent.blocks.check_field import (
+    can_check,
+    check_row_alone,
+    check_values,
+    leaving_no_trace,
+    refuse_changing_modules,
+)
 from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference
@@ -86,7 +92,7 @@ class Equilibrium(InGraph):
     @property
     def rowwise(self) -> bool:
         """Whether f is known to treat each sample alone and all alike."""
-        return self._samples_alone.holds_for(self.f, cast(nn.Module, self.f))
+        return self._samples_alone.holds_for(cast(nn.Module, self.f), self.f)
 
     def forward(self, *inputs: Any, z0: Structured | None = None, samples: Tensor | None = None) -> Structured:
         """The equilibrium.
@@ -144,8 +150,11 @@ class Equilibrium(InGraph):
                     f"{tuple(leaves[i].shape)}: let f hold what all samples share."
                 )
 
-        # An input with fewer dimensions than z may meet other samples where they broadcast: the proof does not see it.
-        rowwise = self.rowwise and (self._declared or all(leaves[i].dim() == z.dim() for i in at))
+        plain = len(at) == len(leaves) == len(inputs)
+        # The proof is for tensors with as many dimensions as z: with fewer they may meet other samples where they
+        # broadcast.
+        alike = plain and z.dim() >= self._samples_alone.least_rank and all(leaf.dim() == z.dim() for leaf in leaves)
+        rowwise = self.rowwise and (self._declared or alike)
 
         def call(z: Any, *tensors: Tensor) -> Any:
             mine = leaves.copy()
@@ -153,7 +162,6 @@ class Equilibrium(InGraph):
                 mine[i] = tensor
             return f(z, *tree_unflatten(mine, spec))
 
-        plain = len(at) == len(leaves) == len(inputs)
         known = as_function(f)
         conditions = tuple(leaves[i] for i in at)
         split = known.split if plain else None
@@ -169,16 +177,17 @@ class Equilibrium(InGraph):
         return found
 
     def _check_once(self, function: Function, z: Tensor) -> None:
-        """Checks f on the first call in training mode."""
-        if self._checked or not self.training or len(z) < 2 or not can_check(z):
+        """Checks f on the first call in training mode; in evaluation mode only a proof that it treats samples alone."""
+        if self._checked or not (self.training or self._may_check_proof(z)) or len(z) < 2 or not can_check(z):
             return
-        if isinstance(self.f, nn.Module):
+        if self.training and isinstance(self.f, nn.Module):
             refuse_changing_modules(self.f)
-        field = _AsField(function, self.f)
-        with leaving_no_trace(z):
-            # Not at z0: where states are zero, much that depends on other samples vanishes.
-            check_values(field, function(z), list(function.conditions))
-        self._checked = True
+        if self.training or (self._samples_alone.proved and function.rowwise):
+            check = check_values if self.training else check_row_alone
+            with leaving_no_trace(z):
+                # Not at z0: where states are zero, much that depends on other samples vanishes.
+                check(_AsField(function, self.f), function(z), list(function.conditions))
+        self._checked, self._rows_checked = self.training, True
 
     def extra_repr(self) -> str:
         options = self.options

@@ -105,9 +105,10 @@ class ResidualBranch(Field):
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        return self._samples_alone.holds_for(self.module, self)
+        return self._samples_alone.holds_for(self, self.module, ResidualBranch)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
+        self._samples_alone.check(y)
         image: Tensor = self.module(y)
         if image.shape != y.shape:
             raise ValueError(

@@ -23,6 +23,12 @@ class InGraph(Numbered):
     """Base of the modules that solve equations."""
 
     _checked: bool = False
+    _rows_checked: bool = False
+
+    def _may_check_proof(self, x: Tensor) -> bool:
+        """Whether a proof is still to be checked. A tracer's tensors are of a class of their own: they have no values,
+        and their length must not decide."""
+        return not self._rows_checked and type(x) is Tensor
 
     def _in_graph(self, method: str, *arguments: Any, points: int = 0) -> Any:
         """Calls the method with the arguments, as one operation. Its result is like the first argument, or with

@@ -99,6 +99,8 @@ def run(
         found = getattr(used, known.method)(*(unpack(argument, *unpacked) for argument in known.arguments))
         if used._checked and not own._checked:
             own._checked = True
+        if used._rows_checked and not own._rows_checked:
+            own._rows_checked = True
         results = _flat(found)
     _check(known, own, tensors, results)
     # What is closed over cannot be replaced by leaves. The layer's own: the compiler may pass copies of another layout.

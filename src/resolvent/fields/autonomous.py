@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.equation.linear_part import LinearPart
 from resolvent.fields.base import Field, Time, takes
-from resolvent.fields.mlp import chain_of, closed_form, has_hooks
+from resolvent.fields.mlp import chain_of, closed_form, does_more
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.spectral import Disc
 
@@ -24,7 +24,8 @@ class Autonomous(Field):
         module: a module or a function that maps (batch, *shape) to the same shape.
         rowwise: True if the module treats each sample alone and all alike (no batch statistics, no closed-over
             samples). Solvers may then drop finished samples and repeat rows for a Jacobian. None proves it where
-            possible, and otherwise does not assume it.
+            possible, and otherwise does not assume it. A proof can need states with a number of dimensions, as for
+            convolutions; others raise.
         linear_part: c in F(y) = c y + N(y), a number, a tensor or a `rs.fields.LinearPart`, see `Field.linear_part`.
         lipschitz: a Lipschitz constant of the module.
         shape: shape of one sample.
@@ -60,17 +61,21 @@ class Autonomous(Field):
             self._linear_part = linear_part
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
+        self._samples_alone.check(y)
         value: Tensor = self.module(y)
         return value
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        return self._samples_alone.holds_for(self.module, self)
+        known = self.shape is None or len(self.shape) + 1 >= self._samples_alone.least_rank
+        return known and self._samples_alone.holds_for(self, self.module, Autonomous)
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
+        if type(self).forward is not Autonomous.forward or does_more(self):
+            return None
         layers = chain_of(self.module)
-        return None if layers is None or has_hooks(self) else closed_form(layers)
+        return None if layers is None else closed_form(layers)
 
     @property
     def linear_part(self) -> float | Tensor | LinearPart | None:

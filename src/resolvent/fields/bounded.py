@@ -59,7 +59,7 @@ class Bounded(Field):
             )
         self.field = field
         self.low, self.high = float(low), float(high)
-        self.rowwise, self.autonomous = field.rowwise, field.autonomous
+        self.autonomous = field.autonomous
         self.bound = max(abs(self.low), abs(self.high))
         self.shape = field.shape if shape is None else tuple(shape)
         self.learn_scale, self.learn_shift = learn_scale, learn_shift
@@ -104,6 +104,10 @@ class Bounded(Field):
             )
         z = [(rho - 1) / (1 + theta * (rho - 1)) for rho in (low, high)]
         return cls(field, z[0] / h, z[1] / h, **options)
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return self.field.rowwise
 
     @property
     def scale(self) -> Tensor:

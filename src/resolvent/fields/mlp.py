@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from resolvent.equation.function import ValueAndJacobian, has_value
 from resolvent.fields.activations import Derivative, derivative_of, nonexpansive, slopes_of
@@ -83,7 +84,9 @@ class MLP(Field):
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        if type(self).forward is not MLP.forward or not all(is_link(part) for part in (*self.layers, self.activation)):
+        if type(self).forward is not MLP.forward or does_more(self):
+            return None
+        if not all(is_link(part) for part in (*self.layers, self.activation)):
             return None
         *hidden, last = self.layers
         parts = [*(part for layer in hidden for part in (layer, self.activation)), last]
@@ -96,7 +99,7 @@ class MLP(Field):
 
 def chain_of(module: object) -> list[nn.Module] | None:
     """The layers of a plain, possibly nested `nn.Sequential` of `nn.Linear` and known activations; else None."""
-    if type(module) is nn.Sequential and not has_hooks(module):
+    if type(module) is nn.Sequential and not does_more(module):
         parts = [chain_of(child) for child in module]
         return None if None in parts or not parts else [layer for part in parts if part for layer in part]
     return [module] if isinstance(module, nn.Module) and is_link(module) else None
@@ -104,14 +107,16 @@ def chain_of(module: object) -> list[nn.Module] | None:
 
 def is_link(layer: nn.Module) -> bool:
     """Whether the layer may be part of a chain. Its weight may be parametrized."""
-    if isinstance(layer, torch.jit.ScriptModule) or has_hooks(layer):
+    if isinstance(layer, torch.jit.ScriptModule) or does_more(layer):
         return False
     return type(layer).forward is nn.Linear.forward or derivative_of(layer) is not None
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module does more than its `forward`."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+def does_more(module: nn.Module) -> bool:
+    """Whether calling the module does more than the `forward` of its class."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    own_call = "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__
+    return bool(hooks) or own_call or _has_any_global_hook()
 
 
 def closed_form(layers: Sequence[nn.Module]) -> ValueAndJacobian:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from resolvent.fields.activations import derivative_of, nonexpansive, slopes_of
 from resolvent.fields.base import Field, Time
-from resolvent.fields.mlp import has_hooks
+from resolvent.fields.mlp import does_more
 from resolvent.spectral import Disc, layer_operator, norm_bound, spectral_norm
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -94,8 +94,8 @@ class OneSided(Field):
 
     @property
     def value_and_jacobian(self) -> Callable[[Time, Tensor], tuple[Tensor, Tensor]] | None:
-        plain = type(self.layer).forward is nn.Linear.forward and not has_hooks(self.layer)
-        known = derivative_of(self.activation) is not None and not has_hooks(self.activation)
+        plain = type(self.layer).forward is nn.Linear.forward and not does_more(self.layer)
+        known = derivative_of(self.activation) is not None and not does_more(self.activation)
         return self._value_and_jacobian if plain and known else None
 
     @torch.no_grad()

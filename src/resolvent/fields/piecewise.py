@@ -40,7 +40,6 @@ class Piecewise(Field):
             raise ValueError(f"horizon must be a positive number, or None, got {horizon!r}")
         self.fields = nn.ModuleList(pieces)
         self._horizon: float | Tensor | None = None if horizon is None else float(horizon)
-        self.rowwise = all(field.rowwise for field in pieces)
         self.autonomous = len(pieces) == 1 and pieces[0].autonomous
         self.shape = pieces[0].shape if len({field.shape for field in pieces}) == 1 else None
         bounds = [field.bound for field in pieces if field.bound is not None]
@@ -50,6 +49,10 @@ class Piecewise(Field):
     def pieces(self) -> tuple[Field, ...]:
         """The fields, in order of time."""
         return tuple(self.fields)  # type: ignore[arg-type]
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return all(field.rowwise for field in self.pieces)
 
     @property
     def horizon(self) -> float | Tensor:

@@ -6,12 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from resolvent.fields.row_rules import CHANGES_ITS_ARGUMENT, NAMES, RULES
-from resolvent.fields.rows import NotProvedError, Rows, expect, is_constant
+from resolvent.fields.row_memory import changes_its_argument, refuse_uncertain_changes
+from resolvent.fields.row_rules import NAMES, RULES
+from resolvent.fields.rows import BatchSize, NotProvedError, Rows, Shape, expect, is_constant
+
+_TAKE_SIZES = ("reshape", "view", "getitem")
 
 
 def prove(
-    graph: fx.Graph, weight: Callable[[fx.Node], Tensor], call: Callable[[fx.Node, list[Any], dict[str, Any]], Any]
+    graph: fx.Graph,
+    weight: Callable[[fx.Node], Tensor],
+    call: Callable[[fx.Node, list[Any], dict[str, Any]], Any],
+    floor: int = 2,
 ) -> None:
     """Raises an exception, such as `NotProvedError`, unless the output of a graph is known to treat samples alone.
 
@@ -19,6 +25,7 @@ def prove(
         graph: of a module, by `torch.fx`. Each of its inputs has one row per sample.
         weight: the tensor that a node reads from the module.
         call: the value of a node that calls a module inside, from its arguments.
+        floor: the least number of dimensions of the inputs. A `HigherRankNeededError` tells that more would help.
     """
     known: dict[fx.Node, Any] = {}
 
@@ -33,11 +40,13 @@ def prove(
             return slice(value(argument.start), value(argument.stop), value(argument.step))
         return argument
 
+    refuse_uncertain_changes(graph)
     for node in graph.nodes:
         arguments, named = [value(a) for a in node.args], {key: value(a) for key, a in node.kwargs.items()}
         if node.op == "placeholder":
-            expect(not node.args)  # A further argument of the module has its default here.
-            known[node] = Rows()
+            # A further argument of the module has its default here.
+            expect(not node.args and not str(node.target).startswith("*"))
+            known[node] = Rows(floor=floor)
         elif node.op == "get_attr":
             known[node] = weight(node)
         elif node.op == "call_module":
@@ -52,18 +61,31 @@ def _called(target: Any, arguments: list[Any], named: Mapping[str, Any]) -> Any:
     """The value of a function, or of a method by its name."""
     method = isinstance(target, str)
     name = target if method else NAMES.get(target, "")
-    in_place = name in CHANGES_ITS_ARGUMENT or (method and name.endswith("_"))
     rule = RULES.get(name.removesuffix("_") if method else name)
     expect(rule is not None)
     assert rule is not None
-    if is_constant([*arguments, *named.values()]):
+    everything = [*arguments, *named.values()]
+    in_place = changes_its_argument(name, method, arguments, named)
+    if is_constant(everything):
         expect(not in_place)  # It would change a weight.
         return _constant(target, arguments, named)
-    expect(not (in_place and is_constant(arguments[0])))
+    expect(not (in_place and is_constant(arguments[0])) and named.get("out") is None)
+    expect(name in _TAKE_SIZES or not any(map(_holds_size, everything)))
     try:
-        return rule(*arguments, **named)
+        result = rule(*arguments, **{"dim" if key == "axis" else key: value for key, value in named.items()})
     except TypeError as error:  # The rule does not know one of the arguments.
         raise NotProvedError from error
+    expect(not in_place or result == arguments[0])  # Of another shape, the argument would not be what it is known as.
+    return result
+
+
+def _holds_size(value: Any) -> bool:
+    """Whether the number of samples is in a value."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_size, value))
+    if isinstance(value, slice):
+        return _holds_size((value.start, value.stop, value.step))
+    return isinstance(value, BatchSize | Shape)
 
 
 @torch.no_grad()

@@ -3,21 +3,27 @@
 from types import EllipsisType
 from typing import Any
 
-from resolvent.fields.rows import BatchSize, Length, Rows, Several, Shape, expect, number, numbers, rows_of
+from resolvent.fields.rows import BatchSize, Length, Rows, Several, Shape, expect, is_fixed, number, numbers, rows_of
 
 
-def along(x: Any, dim: Any, *_: Any, **__: Any) -> Rows:
+def along(x: Any, dim: Any, *settings: Any, **named: Any) -> Rows:
     """Functions along dimensions that keep the shape, such as a softmax."""
     rows = rows_of(x)
     expect(numbers(dim) and all(map(rows.inside, numbers(dim))))
+    expect(is_fixed([*settings, *named.values()]))
     return rows
 
 
-def reduced(x: Any, dim: Any, keepdim: Any = False, **_: Any) -> Rows:
+def reduced(x: Any, dim: Any, keepdim: Any = False, **named: Any) -> Rows:
     """Sums and the like."""
-    rows = along(x, dim)
+    rows = along(x, dim, **named)
     expect(isinstance(keepdim, bool))
     return rows if keepdim else rows.grown(-len(numbers(dim)))
+
+
+def extreme(x: Any, dim: Any, keepdim: Any = False) -> Several:
+    """The largest or smallest entries, and their places."""
+    return Several(reduced(x, dim, keepdim))
 
 
 def transposed(x: Any, dim0: Any, dim1: Any) -> Rows:
@@ -50,7 +56,7 @@ def unsqueezed(x: Any, dim: Any) -> Rows:
 
 
 def split(x: Any, parts: Any, dim: Any = 0) -> Several:
-    return Several(along(x, dim))
+    return Several(along(x, dim, parts))
 
 
 def unbound(x: Any, dim: Any = 0) -> Several:
@@ -88,7 +94,7 @@ def reshaped_as(x: Any, other: Any) -> Rows:
 
 def item(x: Any, index: Any) -> Any:
     if isinstance(x, Several):
-        expect(isinstance(index, slice | int))
+        expect(isinstance(index, slice | int) and is_fixed(index))
         return x if isinstance(index, slice) else x.each
     if isinstance(x, list | tuple):
         return x[number(index)]
@@ -102,8 +108,7 @@ def _part(rows: Rows, index: list[Any]) -> Rows:
     """Some of the features of every sample: the index begins with all rows, or leaves the first dimension out."""
     named = [part for part in index if not (part is None or isinstance(part, EllipsisType))]
     slices = [part for part in named if isinstance(part, slice)]
-    bounds = [bound for part in slices for bound in (part.start, part.stop, part.step)]
-    expect(all(bound is None or isinstance(bound, int | Length) for bound in bounds))
+    expect(is_fixed(slices))
     expect(all(isinstance(part, slice) or type(part) is int for part in named))
     expect(sum(isinstance(part, EllipsisType) for part in index) <= 1)
     if isinstance(index[0], EllipsisType):
@@ -114,6 +119,8 @@ def _part(rows: Rows, index: list[Any]) -> Rows:
 
 
 def attribute(x: Any, name: Any) -> Any:
+    if isinstance(x, Several) and name in ("values", "indices"):
+        return x.each
     if name == "shape":
         return Shape(rows_of(x))
     expect(name == "mT" and rows_of(x).least >= 3)

@@ -227,8 +227,11 @@ class Partitioned(Field):
         check_callable_field(force, "force")
         self.velocity = velocity
         self.force = force
-        self.rowwise = all(getattr(part, "rowwise", False) for part in (velocity, force))
         self.autonomous = all(getattr(part, "autonomous", False) for part in (velocity, force))
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return all(getattr(part, "rowwise", False) for part in (self.velocity, self.force))
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         q, p = self.split(y)

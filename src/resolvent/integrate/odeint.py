@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.blocks.check_field import can_check, check_proof
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.problem import full_precision
@@ -141,6 +142,8 @@ def odeint(
         check_time(flow, grid, start)
         flat = start.reshape(len(start), -1)
         depends = probe(flow, grid[0], flat)
+        if len(start) > 1 and can_check(start):
+            check_proof(frozen, start, grid[0].to(start.dtype))
         outputs = Outputs(grid, flat)
         # Tensors that a change or an event closes over may also require a gradient.
         more = event is not None or (isinstance(jumps, Jumps) and jumps.change is not None)

@@ -109,7 +109,7 @@ class Scaled(Field):
         if field.shape is None:
             raise ValueError(f"{type(field).__name__} has no declared shape of its states: make it with size=(...)")
         self.field = field
-        self.shape, self.rowwise, self.autonomous = field.shape, field.rowwise, field.autonomous
+        self.shape, self.autonomous = field.shape, field.autonomous
         self.learn_scale = learn_scale
         value = (0.1 if learn_scale else 1.0) if scale is None else scale
         if not (0 < value < 1 if learn_scale else math.isfinite(value) and value > 0):
@@ -120,6 +120,10 @@ class Scaled(Field):
             self.raw_scale = nn.Parameter(torch.full(shape, math.log(value / (1 - value))))
         else:
             self.register_buffer("raw_scale", torch.tensor(value))
+
+    @property
+    def rowwise(self) -> bool:  # type: ignore[override]
+        return self.field.rowwise
 
     @property
     def scale(self) -> Tensor:
