@@ -167,3 +167,14 @@ def test_a_stiff_sample_among_others_is_solved_layer_by_layer() -> None:
     torch.testing.assert_close(y.detach(), exact, rtol=1e-7, atol=1e-9)
     y.sum().backward()
     torch.testing.assert_close(x.grad, exact / x.detach(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_sample_that_runs_away_is_not_called_solved(dtype: torch.dtype) -> None:
+    """w = b + |w| has no solution for b > 0. Far away its residual vanishes in rounding."""
+    torch.manual_seed(shifted(6))
+    b = torch.randn(32, 33, dtype=dtype).exp()
+    b[1] *= -1  # Here w = b / 2.
+    solution = rs.resolve(rs.Rowwise(torch.abs), b, 1.0, on_failure="ignore")
+    assert solution.converged.nonzero().tolist() == [[1]]
+    torch.testing.assert_close(solution.value[1], b[1] / 2)

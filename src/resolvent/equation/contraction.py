@@ -21,7 +21,7 @@ from resolvent.equation.secants import Secants
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
-from resolvent.equation.torch_func import all_true, transforming
+from resolvent.equation.torch_func import all_true, any_true, transforming
 
 # A sample continues while its steps reduce the residual to this fraction on average.
 _RATE = 0.7
@@ -142,7 +142,20 @@ class _Measure:
         self._convergence.update(self._problem, progress, state, everywhere, check=True)
         progress.steps = steps
         self._convergence.end(progress)
+        if not progress.unanimous:
+            self._send_back(progress, first)
         return progress
+
+    def _send_back(self, progress: Progress, first: Tensor) -> None:
+        """Returns samples that are far from the start to the first guess, for the next solver. An accelerated sample
+        may run away where there is no solution, and its residual is then lost in rounding. Whether such a sample has
+        converged takes an error estimate."""
+        far = self._convergence.far(progress) | (progress.size > progress.horizon)
+        if any_true(far):
+            progress.value = select(far, first, progress.value)
+            progress.residual = torch.where(far, self.first / self.unit, progress.residual)
+            progress.status = progress.status.masked_fill(far, Status.MAX_STEPS.value)
+            progress.check()
 
     def _begun(self, w: Tensor) -> Progress:
         return self._convergence.first(self._problem, w, self.first / self.unit, self._scale)
