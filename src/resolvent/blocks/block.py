@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
@@ -23,6 +23,7 @@ from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields.base import check_callable_field
 from resolvent.fields.piecewise import piecewise_parts, right_end, share_horizon
+from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
 from resolvent.schemes.scheme import Scheme, Step
@@ -93,6 +94,9 @@ class Block(InGraph):
                 f"{type(scheme).__name__} combines the states of equal steps: take num_steps and horizon, or a "
                 "one-step scheme such as rs.schemes.Theta(0.5)."
             )
+        # A field of the library says itself what it knows, as do modules with these attributes.
+        silent = isinstance(field, nn.Module) and not any(hasattr(field, name) for name in ("rowwise", "autonomous"))
+        self._samples_alone = SamplesAlone(field, of_time=True) if silent else None
         share_horizon(field, self.horizon)
         self.options = solve_options(solver, stopping, adjoint, on_failure)
         self.guess = as_guess(guess)
@@ -226,8 +230,11 @@ class Block(InGraph):
         if self._checked or not (self.training or self._may_check_proof(x)) or len(x) < 2 or not can_check(x):
             return
         if self.scheme.implicit or not self.memory.keeps_graph:
-            check = check_field if self.training else check_proof
-            check(pass_.field, x, pass_.t0)
+            if self.training:
+                check_field(pass_.field, x, pass_.t0)
+            proved = pass_.alone is not None and pass_.vector_field.rowwise
+            if proved or not self.training:
+                check_proof(pass_.field, x, pass_.t0, proved)
         self._checked, self._rows_checked = self.training, True
 
     def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
@@ -245,6 +252,8 @@ class Block(InGraph):
                 )
             pass_ = replace(pass_, h=horizon_of_samples(horizon, x) / self.num_steps)
             self.strategy.check(pass_)
+        if self._samples_alone is not None and x.dim() >= self._samples_alone.least_rank:
+            pass_ = replace(pass_, alone=self._samples_alone)
         self.memory.check(pass_)
         self._check_once(x, pass_)
         return pass_

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
@@ -13,6 +13,7 @@ from resolvent.equation.options import Place, SolveOptions
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
 from resolvent.equation.structure import Structure
+from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.schemes.guess import Guess
 from resolvent.schemes.interval import Field, Interval, Number, per_row
 from resolvent.schemes.scheme import Carry, Scheme, Step
@@ -39,6 +40,7 @@ class Pass:
         stores: whether the graph of every layer is kept.
         grid: the times of the grid points relative to t0, numbers or a tensor (num_steps + 1,); None for equal steps.
         structure: of the states, if they consist of several tensors. The field is then one of flat states.
+        alone: a proof that the field ignores the time and treats samples alone, where it declares nothing.
     """
 
     field: Field
@@ -54,11 +56,16 @@ class Pass:
     stores: bool = True
     grid: tuple[float, ...] | Tensor | None = None
     structure: Structure | None = None
+    alone: SamplesAlone | None = None
 
     @cached_property
     def vector_field(self) -> VectorField:
-        """F(t, y) with its declared properties."""
-        return as_vector_field(self.field)
+        """F(t, y) with its declared and proved properties."""
+        found = as_vector_field(self.field)
+        if self.alone is None or not isinstance(self.field, nn.Module):
+            return found
+        proved = self.alone.holds_for(self.field, self.field)
+        return dataclasses.replace(found, rowwise=True, autonomous=True) if proved else found
 
     @property
     def equal(self) -> bool:

@@ -18,6 +18,7 @@ def prove(
     weight: Callable[[fx.Node], Tensor],
     call: Callable[[fx.Node, list[Any], dict[str, Any]], Any],
     floor: int = 2,
+    ignored: int = 0,
 ) -> None:
     """Raises an exception, such as `NotProvedError`, unless the output of a graph is known to treat samples alone.
 
@@ -26,6 +27,7 @@ def prove(
         weight: the tensor that a node reads from the module.
         call: the value of a node that calls a module inside, from its arguments.
         floor: the least number of dimensions of the inputs. A `HigherRankNeededError` tells that more would help.
+        ignored: how many inputs the graph must not use, the first ones.
     """
     known: dict[fx.Node, Any] = {}
 
@@ -41,6 +43,8 @@ def prove(
         return argument
 
     refuse_uncertain_changes(graph)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    expect(not any(node.users for node in inputs[:ignored]))
     for node in graph.nodes:
         arguments, named = [value(a) for a in node.args], {key: value(a) for key, a in node.kwargs.items()}
         if node.op == "placeholder":

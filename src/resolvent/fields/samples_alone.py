@@ -43,19 +43,21 @@ class SamplesAlone:
     Arguments:
         module: F. For a module that cannot be traced, or a function, nothing is proved.
         declared: what the user says, True or False, which is then believed; None asks for the proof.
+        of_time: whether the module is called with (t, y). The proof is then for modules that ignore t.
 
     Attributes:
         least_rank: how many dimensions a state must have for the proof, that of the batch included. Layers for images
             take an image without a batch for one, and treat its channels as samples.
     """
 
-    def __init__(self, module: object, declared: bool | None = None) -> None:
+    def __init__(self, module: object, declared: bool | None = None, *, of_time: bool = False) -> None:
         if declared is not None and not isinstance(declared, bool):
             raise ValueError(f"rowwise must be True, False or None, got {declared!r}.")
         self._declared = declared
         self._state: list[Any] | None = None
         self._ignored: Places = frozenset()
         self._conditions: list[str] = []
+        self._ignored_inputs = int(of_time)
         self.least_rank = 2
         if declared is None and isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
             try:
@@ -95,11 +97,12 @@ class SamplesAlone:
         leaves: dict[str, None] = {}
         proof = _Proof(module, leaves)
         if _is_leaf(module):
+            expect(not self._ignored_inputs)
             changing: Places = frozenset()
             rank = proof.take("", module)
         else:
             graphs, changing = _graphs(module)
-            rank = _least_rank(graphs, proof)
+            rank = _least_rank(graphs, proof, self._ignored_inputs)
         self.least_rank = rank
         self._conditions = [name for name in leaves if kind_of(module.get_submodule(name)) in _WITH_CONDITIONS]
         self._ignored = changing | parametrized(module)
@@ -142,13 +145,13 @@ def _graphs(module: nn.Module) -> tuple[list[fx.Graph], Places]:
     return [graph for graph, _ in found], changing
 
 
-def _least_rank(graphs: list[fx.Graph], proof: "_Proof") -> int:
+def _least_rank(graphs: list[fx.Graph], proof: "_Proof", ignored: int) -> int:
     """How many dimensions the input must have at least for all graphs to treat samples alone. Raises if none do."""
     rank = 1
     while True:
         try:
             for graph in graphs:
-                prove(graph, proof.weight, proof.call, rank)
+                prove(graph, proof.weight, proof.call, rank, ignored)
             return rank
         except HigherRankNeededError as error:
             rank = error.rank
