@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.acceleration import Acceleration
-from resolvent.equation.convergence import Convergence, Progress, Reached
+from resolvent.equation.convergence import FAR, Convergence, Progress, Reached
 from resolvent.equation.norms import extremes, length, per_sample, put, select, take
 from resolvent.equation.pace import Limits, Pace
 from resolvent.equation.prediction import PredictedLast
@@ -143,14 +143,17 @@ class _Measure:
         progress.steps = steps
         self._convergence.end(progress)
         if not progress.unanimous:
-            self._send_back(progress, first)
+            self._send_back(progress, first, pace.slow)
         return progress
 
-    def _send_back(self, progress: Progress, first: Tensor) -> None:
+    def _send_back(self, progress: Progress, first: Tensor, slow: Tensor | None) -> None:
         """Returns samples that are far from the start to the first guess, for the next solver. An accelerated sample
         may run away where there is no solution, and its residual is then lost in rounding. Whether such a sample has
-        converged takes an error estimate."""
+        converged takes an error estimate. One that contracts is only asked where it has gone very far."""
+        assert progress.natural is not None
         far = self._convergence.far(progress) | (progress.size > progress.horizon)
+        very = progress.size > FAR * progress.natural
+        far = far & (very if slow is None else very | slow)
         if any_true(far):
             progress.value = select(far, first, progress.value)
             progress.residual = torch.where(far, self.first / self.unit, progress.residual)

@@ -35,7 +35,7 @@ _PROGRESS = 0.999
 _FALLS = 0.5
 # An iterate is far from the start, where rounding could hide b, when it is larger than the start by this factor. The
 # factor is smaller, down to the second number, when the tolerance is close to rounding.
-_FAR, _LEAST_FAR = 10.0, 2.0
+FAR, _LEAST_FAR = 10.0, 2.0
 # A residual of this many roundings of the size of w cannot be improved, and is accepted.
 _ROUNDINGS = 4.0
 
@@ -124,7 +124,7 @@ class Convergence:
         self.atol_number, self.atol = atol, torch.full((), atol, dtype=problem.b.dtype)
         self.parts = None if problem.linear else stopping.parts(problem.b, problem.precision)
         self.rounding = min(relative, _ROUNDINGS * torch.finfo(problem.precision).eps) / ratio
-        self.far_from = min(_FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
+        self.far_from = min(FAR, max(_LEAST_FAR, 0.5 * relative / torch.finfo(problem.precision).eps))
         self.patience = max(stopping.patience, solver.patience)
         self.divergence = stopping.divergence
         self.fixed, self.at_once = stopping.fixed, solver.at_once
