@@ -129,9 +129,14 @@ def test_newton_converges_quadratically() -> None:
 
 def test_auto_shows_its_choice_and_falls_back_sample_by_sample() -> None:
     for unknowns, method in ((2, rs.Newton), (4, rs.Newton), (20, rs.Picard), (40, rs.Picard)):
-        slow = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, unknowns), 0.9)
+        slow = rs.resolve(lambda w: 0.01 * torch.tanh(w) - w, torch.randn(3, unknowns), 0.9)
         assert isinstance(slow.solvers[-1], method)
         assert slow.converged.all()
+    # Where the solution is far larger than b, an accelerated sample is not believed.
+    for unknowns, method in ((20, rs.Newton), (40, rs.Anderson)):
+        far = rs.resolve(lambda w: w + 0.01 * torch.tanh(w), torch.randn(3, unknowns), 0.95)
+        assert isinstance(far.solvers[-1], method)
+        assert far.converged.all()
 
     rates = torch.tensor([0.1, 0.9, -2e5])[:, None] * torch.linspace(0.1, 1, 40)
     solution = rs.resolve(lambda w: rates * w, torch.randn(3, 40), 1.0)
