@@ -61,7 +61,8 @@ class Autonomous(Field):
             self._linear_part = linear_part
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        self._samples_alone.check(y)
+        if isinstance(y, Tensor) and y.dim() < self._samples_alone.least_rank:
+            self._samples_alone.refuse(y)
         value: Tensor = self.module(y)
         return value
 

@@ -84,9 +84,9 @@ class SamplesAlone:
             return False
         return all(_acts_alone(root.get_submodule(name)) for name in self._conditions)
 
-    def check(self, y: object) -> None:
-        """Raises if there is a proof, but not for states with so few dimensions."""
-        if isinstance(y, Tensor) and y.dim() < self.least_rank and self.proved:
+    def refuse(self, y: Tensor) -> None:
+        """Raises for a state of fewer dimensions than `least_rank`, unless nothing is proved of any state."""
+        if self.proved:
             raise ValueError(
                 f"the module treats samples alone if a state has at least {self.least_rank} dimensions, (batch, "
                 f"*shape), but got one of shape {tuple(y.shape)}: add the dimension of the batch, or state "
