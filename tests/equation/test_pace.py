@@ -14,7 +14,7 @@ from resolvent.equation.norms import extremes
 from resolvent.equation.pace import Limits, Pace
 from seeding import shifted
 
-UNIT, RATE, LEAD = 3.0, 0.5, 2.0
+UNIT, RATE, LEAD, LOOKS = 3.0, 0.5, 2.0, (1, 4)
 
 
 def goes_on(history: list[float], chosen: bool) -> tuple[list[bool], int]:
@@ -27,7 +27,7 @@ def goes_on(history: list[float], chosen: bool) -> tuple[list[bool], int]:
     return on, steps
 
 
-residuals = st.lists(st.lists(st.floats(0.5, 300.0, width=32), min_size=4, max_size=4), min_size=1, max_size=5)
+residuals = st.lists(st.lists(st.floats(0.5, 300.0, width=32), min_size=6, max_size=6), min_size=1, max_size=5)
 
 
 @given(residuals, st.booleans(), st.booleans(), st.lists(st.booleans(), min_size=5, max_size=5))
@@ -36,7 +36,7 @@ def test_samples_are_judged_alone(histories: list[list[float]], moving: bool, so
     wanted = chosen[: len(histories)] if some else [True] * len(histories)
     mask = torch.tensor(wanted) if some else None
     expected = [goes_on(history, may) for history, may in zip(histories, wanted, strict=True)]
-    pace = Pace(Limits(UNIT, RATE, LEAD, math.inf, moving, math.inf, False), norms[0], norms[0], mask)
+    pace = Pace(Limits(UNIT, RATE, LEAD, math.inf, moving, math.inf, False, LOOKS), norms[0], norms[0], mask)
     for step, norm in enumerate(norms):
         if step > 0:
             if pace.done:
@@ -57,7 +57,7 @@ def test_samples_are_judged_alone(histories: list[list[float]], moving: bool, so
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_does_not_converge(bad: float) -> None:
     norms = torch.tensor([1.0, bad, 9.0])
-    pace = Pace(Limits(UNIT, RATE, LEAD, math.inf, False, math.inf, False), norms, norms, None)
+    pace = Pace(Limits(UNIT, RATE, LEAD, math.inf, False, math.inf, False, LOOKS), norms, norms, None)
     assert not pace.converged
     assert pace.mask is not None
     assert pace.mask.tolist() == [False, math.isinf(bad), True]
@@ -65,13 +65,13 @@ def test_what_is_not_finite_does_not_converge(bad: float) -> None:
 
 @given(residuals, st.sampled_from([1, 3, 8]), st.booleans())
 def test_slow_samples_are_found_alone(histories: list[list[float]], most: int, read: bool) -> None:
-    """After the first, second and fourth step, by the rate of the last one; whether residuals are read or not."""
+    """After the first and fourth step, by the rate of the last one; whether residuals are read or not."""
     norms = torch.tensor(histories).unbind(1)
-    pace = Pace(Limits(1.0, 2.0, 1e9, math.inf, False, most, True), norms[0], norms[0], None)
+    pace = Pace(Limits(1.0, 2.0, 1e9, math.inf, False, most, True, LOOKS), norms[0], norms[0], None)
     slow = [False] * len(histories)
     for step, (before, now) in enumerate(pairwise(norms), start=1):
         pace.update(now, now, read=read)
-        if step in (1, 2, 4):
+        if step in (1, 4):
             pairs = zip(before.double().tolist(), now.double().tolist(), strict=True)
             power = 1 + 1 / max(1, most - step)
             margins = [math.log(max(x, 1e-30)) * power - math.log(y) for y, x in pairs]
@@ -86,7 +86,9 @@ def test_slow_samples_are_found_alone(histories: list[list[float]], most: int, r
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_slow_samples_are_kept_or_given_up(kept: bool) -> None:
-    pace = Pace(Limits(1.0, 0.9, 10.0, math.inf, False, 5, kept), torch.full((3,), 1e6), torch.full((3,), 1e6), None)
+    pace = Pace(
+        Limits(1.0, 0.9, 10.0, math.inf, False, 5, kept, LOOKS), torch.full((3,), 1e6), torch.full((3,), 1e6), None
+    )
     now = torch.tensor([1e3, 5e5, 0.5])
     pace.update(now, now, read=True)
     assert pace.slow is not None

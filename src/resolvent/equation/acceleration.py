@@ -37,6 +37,10 @@ class Acceleration:
         """Remembers a plain step, from w to its image."""
         self._plain, self._pair = (w, image), None
 
+    def forget(self) -> None:
+        """Frees the last plain step."""
+        self._plain = None
+
     def next(self, w: Tensor, image: Tensor, chosen: Tensor) -> Tensor:
         """The next iterate of the `chosen` samples, (batch,); that of the others is the image."""
         before = self._pair if self._plain is None else _pair(*self._plain)

@@ -35,6 +35,9 @@ MIN_SIZE_TO_COMPACT = 1 << 14
 # Secants are used from this step on. Up to so many unknowns they cost as much as half an evaluation, and come later,
 # when most solves are done.
 _SECANTS_FROM, _SECANTS_FROM_IF_FEW, _FEW = 4, 8, 200
+# Slow samples are looked for after these steps, as rates change little from step to step. A step that is remembered for
+# it holds two states. Beyond the unknowns for secants that counts, and many solves end with the second step.
+_LOOKS, _LOOKS_IF_LARGE = (1, 2, 4, 8, 16, 32), (1, 4, 8, 16, 32)
 
 
 def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
@@ -64,10 +67,10 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
         plain = moved = _moved(problem, w, r) if image is None else image
         if step >= secants_from and not pace.all_slow:
             moved = secants.next(plain - w if image is None else r, plain)
-        if pace.slow is None or not attempt.memory:
-            acceleration.note(w, plain)
-        else:
+        if attempt.memory and pace.slow is not None:
             moved = select(pace.slow, acceleration.next(w, plain, pace.slow), moved)
+        elif attempt.memory:
+            acceleration.note(w, plain) if pace.looks_next else acceleration.forget()
         if may_compact and pace.few and pace.mask is not None:
             rows = pace.mask.nonzero().squeeze(1)
             w, r, image, norm = _step_of_some(problem, rows, moved, w, r, norm)
@@ -114,7 +117,8 @@ class _Measure:
         tolerance = self._convergence.strictest_of(self._largest)
         before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
         rate, kept = attempt.rate or _RATE, attempt.memory > 0
-        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, kept)
+        looks = _LOOKS if self._problem.size <= MOST_BY_SECANTS else _LOOKS_IF_LARGE
+        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, kept, looks)
 
     def norm(self, r: Tensor) -> Tensor:
         """(batch,), the sizes of residuals."""

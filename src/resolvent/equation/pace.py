@@ -5,6 +5,7 @@ both, so that most steps need no mask.
 """
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,6 +24,7 @@ class Limits(NamedTuple):
         moving: whether the tolerance changes from step to step.
         steps: a sample is slow if it is expected to need more than these in all.
         keeps_slow: whether slow samples go on.
+        looks: after which steps slow samples are looked for.
     """
 
     unit: float
@@ -32,6 +34,7 @@ class Limits(NamedTuple):
     moving: bool
     steps: float
     keeps_slow: bool
+    looks: Collection[int]
 
 
 class Pace:
@@ -85,6 +88,11 @@ class Pace:
         """Whether at most half of the samples go on."""
         return self.count is not None and 2 * self.count <= len(self._first)
 
+    @property
+    def looks_next(self) -> bool:
+        """Whether slow samples are looked for after the next step."""
+        return self._looks_after(self._made + 1)
+
     def residuals(self) -> tuple[float, float]:
         """The largest residual before the last step and after it, in units of the tolerance."""
         return self.before, self.most
@@ -121,12 +129,10 @@ class Pace:
         `smallest` is the least excess, in units of the tolerance, if it is known.
         """
         before, self._excess, least, self._smallest = self._excess, excess, self._smallest, smallest
-        most, made = self._limits.steps, self._made
-        # Rates change little from step to step: powers of two are enough.
-        if self.all_slow or made & (made - 1) or most == math.inf:
+        if self.all_slow or not self._looks_after(self._made):
             return
         # More than n further ones: log(now) > n log(before / now).
-        power = 1 + 1 / max(1, most - made)
+        power = 1 + 1 / max(1, self._limits.steps - self._made)
         if least is not None and smallest is not None:
             if least >= self.most**power:
                 return
@@ -136,6 +142,9 @@ class Pace:
             self.slow = self.slow | slow
         elif smallest is None or bool(slow.any()):
             self.slow = slow
+
+    def _looks_after(self, step: int) -> bool:
+        return self._limits.steps < math.inf and step in self._limits.looks
 
     def _keep(self, going: Tensor, read: bool) -> None:
         self.count = int(going.count_nonzero()) if read else None
