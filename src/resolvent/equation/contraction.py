@@ -147,17 +147,17 @@ class _Measure:
         progress.steps = steps
         self._convergence.end(progress)
         if not progress.unanimous:
-            self._send_back(progress, first, pace.slow)
+            self._send_back(progress, first)
         return progress
 
-    def _send_back(self, progress: Progress, first: Tensor, slow: Tensor | None) -> None:
-        """Returns samples that are far from the start to the first guess, for the next solver. An accelerated sample
-        may run away where there is no solution, and its residual is then lost in rounding. Whether such a sample has
-        converged takes an error estimate. One that contracts is only asked where it has gone very far."""
+    def _send_back(self, progress: Progress, first: Tensor) -> None:
+        """Returns samples that are very far from the start to the first guess, for the next solver. An accelerated
+        sample may run away where there is no solution, and its residual is then lost in rounding. Whether such a sample
+        has converged takes an error estimate."""
         assert progress.natural is not None
-        far = self._convergence.far(progress) | (progress.size > progress.horizon)
-        very = progress.size > FAR * progress.natural
-        far = far & (very if slow is None else very | slow)
+        self._convergence.measure(progress, progress.value)
+        claimed = progress.status == Status.CONVERGED.value
+        far = (claimed & (progress.residual > progress.earned)) | (progress.size > FAR * progress.natural)
         if any_true(far):
             progress.value = select(far, first, progress.value)
             progress.residual = torch.where(far, self.first / self.unit, progress.residual)
