@@ -50,6 +50,10 @@ class Aim:
         same = record["row"] == self.row and record["title"].endswith(self.title)
         return same and self.tolerance in (None, record["tolerance"])
 
+    def asked(self, record: Record) -> bool:
+        """Whether the contender took part, or failed to."""
+        return self.contender in record["contenders"] or self.contender in record["failures"]
+
     def measured(self, record: Record) -> list[float] | None:
         """Lower quartile, median and upper quartile; None if it was not measured to the tolerance."""
         entry = record["contenders"].get(self.contender)
@@ -141,7 +145,7 @@ def _cells(aim: Aim, records: Sequence[Record], machine: str) -> list[str]:
         return []
     limit = aim.limit_on(machine)
     # A network that was not solved to the tolerance misses the aim.
-    complete = all(aim.measured(record) for group in groups.values() for record in group)
+    complete = all(aim.measured(record) for group in groups.values() for record in filter(aim.asked, group))
     within = complete and all(values is not None and limit is not None and values[1] <= limit for values in found)
     verdict = "" if limit is None else "met" if within else "**missed**"
     measured = ", ".join(_shown(values) for values in found) + ("" if complete else "; not all to the tolerance")
