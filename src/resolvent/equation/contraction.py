@@ -23,9 +23,6 @@ from resolvent.equation.solver import Attempt, State
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.torch_func import all_true, any_true, transforming
 
-# A sample continues while its steps reduce the residual to this fraction on average.
-_RATE = 0.7
-
 MOST_BY_SECANTS = 1024
 """Up to this many unknowns, later steps use secants."""
 
@@ -116,9 +113,9 @@ class _Measure:
         # Beside b, the first residual hints at the rate.
         tolerance = self._convergence.strictest_of(self._largest)
         before = self._largest / self._convergence.ratio / tolerance if tolerance > 0 else math.inf
-        rate, kept = attempt.rate or _RATE, attempt.memory > 0
+        kept = attempt.memory > 0
         looks = _LOOKS if self._problem.size <= MOST_BY_SECANTS else _LOOKS_IF_LARGE
-        return Limits(self.unit, rate, attempt.lead, before, self.follows, attempt.most_expected, kept, looks)
+        return Limits(self.unit, attempt.rate, attempt.lead, before, self.follows, attempt.most_expected, kept, looks)
 
     def norm(self, r: Tensor) -> Tensor:
         """(batch,), the sizes of residuals."""

@@ -38,7 +38,7 @@ def contract_on_device(problem: Problem, attempt: Attempt, stopping: StoppingRul
     convergence, checks = Convergence(problem, attempt.solver, stopping), stopping.checks(_SOON)
     limit = stopping.limit or attempt.max_steps or attempt.solver.max_steps
     accelerated = attempt.memory > 0  # By more changes than here, so that its limits are wider.
-    rate, pace = (_RATE, _LEAD) if accelerated else (attempt.rate or _RATE, max(attempt.lead, _LEAD))
+    rate, pace = (_RATE, _LEAD) if accelerated else (attempt.rate, max(attempt.lead, _LEAD))
     batch = w.shape[0]
     # One tensor for all counts, in multiples of four, for which the kernels are compiled.
     rows = -(-batch // 4)

@@ -48,7 +48,7 @@ class Attempt(NamedTuple):
         solver: the method.
         max_steps: its step limit; None takes the solver's default.
         quick: whether to give up samples that do not contract quickly. For the plain fixed point, as the first attempt.
-        rate: the fraction to which the steps of a quick attempt must reduce the residual on average; None takes 0.7.
+        rate: the fraction to which the steps of a quick attempt must reduce the residual on average.
         lead: the factor by which the residual of a quick attempt may lag behind this rate.
         most_expected: a sample of a quick attempt is slow if it is expected to need more steps than these in all.
         memory: by how many of their last changes slow samples are accelerated; with 0 they are given up.
@@ -57,7 +57,7 @@ class Attempt(NamedTuple):
     solver: "Solver"
     max_steps: int | None = None
     quick: bool = False
-    rate: float | None = None
+    rate: float = 0.7
     lead: float = 1.0
     most_expected: float = math.inf
     memory: int = 0

@@ -57,7 +57,7 @@ class SamplesAlone:
         self._state: list[Any] | None = None
         self._ignored: Places = frozenset()
         self._conditions: list[str] = []
-        self._ignored_inputs = int(of_time)
+        self._of_time = of_time
         self.least_rank = 2
         if declared is None and isinstance(module, nn.Module) and not isinstance(module, torch.jit.ScriptModule):
             try:
@@ -97,12 +97,12 @@ class SamplesAlone:
         leaves: dict[str, None] = {}
         proof = _Proof(module, leaves)
         if _is_leaf(module):
-            expect(not self._ignored_inputs)
+            expect(not self._of_time)
             changing: Places = frozenset()
             rank = proof.take("", module)
         else:
             graphs, changing = _graphs(module)
-            rank = _least_rank(graphs, proof, self._ignored_inputs)
+            rank = _least_rank(graphs, proof, int(self._of_time))
         self.least_rank = rank
         self._conditions = [name for name in leaves if kind_of(module.get_submodule(name)) in _WITH_CONDITIONS]
         self._ignored = changing | parametrized(module)
