@@ -22,7 +22,7 @@ from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 from resolvent.equation.structure import Structured, structure_of
 from resolvent.fields.base import check_callable_field
-from resolvent.fields.piecewise import piecewise_parts, right_end, share_horizon
+from resolvent.fields.piecewise import right_end, share_horizon
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.schemes.guess import Guess, as_guess
 from resolvent.schemes.interval import Field, Number
@@ -190,15 +190,15 @@ class Block(InGraph):
     def _opened(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Iterator[tuple[Pass, Tensor]]:
         """One pass, with the field frozen and checked, and the input as one tensor; the arguments are those of
         `forward`."""
-        share_horizon(self.field, self.horizon)  # Before it is frozen: copies of pieces take it along.
+        pieces = share_horizon(self.field, self.horizon)  # Before it is frozen: copies of pieces take it along.
         with outside_inference(x, t0, horizon) as (x, t0, horizon), frozen_weights(self.field) as field:
             if isinstance(x, Tensor):
-                yield self._pass(x, t0, field, horizon), x
+                yield self._pass(x, t0, field, horizon, pieces), x
                 return
             structure = structure_of(x, "x")
             with structure.restored_errors():
                 flat = structure.flatten(x, "x")
-                pass_ = replace(self._pass(flat, t0, structure.field(field), horizon), structure=structure)
+                pass_ = replace(self._pass(flat, t0, structure.field(field), horizon, pieces), structure=structure)
                 self.strategy.check(pass_)  # What was checked before is the field itself.
                 yield pass_, flat
 
@@ -237,10 +237,10 @@ class Block(InGraph):
                 check_proof(pass_.field, x, pass_.t0, proved)
         self._checked, self._rows_checked = self.training, True
 
-    def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None) -> Pass:
-        """A pass with the frozen `field`, checked; `horizon` replaces that of the block."""
+    def _pass(self, x: Tensor, t0: Number, field: Field, horizon: Number | None = None, pieces: bool = False) -> Pass:
+        """A pass with the frozen `field`, checked; `horizon` replaces that of the block. `pieces` says whether there
+        are piecewise fields in it."""
         t0 = as_start(t0, x)
-        pieces = piecewise_parts(field)
         pass_ = self._settings(field, t0, right_end(field, x.dtype) if pieces else 1.0)
         if horizon is not None:
             if self.times is not None:

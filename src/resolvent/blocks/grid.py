@@ -100,6 +100,8 @@ def grid_points(pass_: Pass, x: Tensor) -> Tensor:
     numbers = [pass_.time(n) for n in range(pass_.num_steps + 1)]
     if all(isinstance(number, Tensor) for number in numbers):
         return torch.stack(numbers).to(x)  # type: ignore[arg-type]
+    if x.is_cpu and not any(isinstance(number, Tensor) for number in numbers):
+        return torch.tensor(numbers, dtype=x.dtype, device=x.device)
     # Filled, not copied from the CPU, which would wait for the device.
     return torch.stack(
         [

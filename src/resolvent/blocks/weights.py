@@ -5,7 +5,7 @@ threads are independent.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -35,9 +35,9 @@ def frozen_weights(field: T) -> Iterator[T]:
     solver, without a graph. In inference mode they are computed outside it, and weights made in it are copied, because
     solvers and estimators differentiate the field even there.
     """
-    _refuse_sharded(field)
+    modules = list(field.modules()) if isinstance(field, nn.Module) else []
+    _refuse_sharded(modules)
     with outside_inference():
-        modules = list(field.modules()) if isinstance(field, nn.Module) else []
         if any(map(_holds_inference_tensors, modules)):
             made = {name: tensor.clone() for name, tensor in weights_of(field).items() if tensor.is_inference()}
             field = with_weights(field, made)
@@ -45,13 +45,15 @@ def frozen_weights(field: T) -> Iterator[T]:
     yield cast(T, frozen)
 
 
-def _refuse_sharded(field: Any) -> None:
-    """Raises if the weights of a part of the field are gathered only while that part is called."""
+def _refuse_sharded(modules: Sequence[nn.Module]) -> None:
+    """Raises if the weights of a part of the field, its first module, are gathered only while that part is called."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None or not isinstance(field, nn.Module):
+    if fsdp is None:
         return
-    for name, module in field.named_modules():
-        if isinstance(module, fsdp.FSDPModule | fsdp.FullyShardedDataParallel):
+    kinds = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+    for module in modules:
+        if isinstance(module, kinds):
+            name = next(name for name, part in modules[0].named_modules() if part is module)
             raise ValueError(
                 f"{name or 'the field'} is sharded by itself: its weights are gathered only while it is called, but a "
                 "solver evaluates and differentiates it many times. Apply fully_shard to the block, or to a module "

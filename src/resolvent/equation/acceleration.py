@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from resolvent.equation.layout import memory_format
 from resolvent.equation.norms import flat, length, products
 
 # Added to the diagonal of the normal equations, whose other entries there are one, in units of rounding.
@@ -51,7 +52,8 @@ class Acceleration:
         changes, gram = self._keep(pair - before, chosen, n)
         right = products(changes[..., :n], pair[:, :n])[:, :, None]
         gamma = torch.linalg.solve_ex(gram, right)[0].nan_to_num_(0.0, 0.0, 0.0)
-        return torch.baddbmm(pair[:, None, n:], gamma.mT, changes[..., n:], alpha=-1).reshape(image.shape)
+        moved = torch.baddbmm(pair[:, None, n:], gamma.mT, changes[..., n:], alpha=-1).reshape(image.shape)
+        return moved.contiguous(memory_format=memory_format(image) or torch.contiguous_format)
 
     def _keep(self, change: Tensor, chosen: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Replaces the oldest change by this one. Returns all of them, and the matrix of the normal equations."""

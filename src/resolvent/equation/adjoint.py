@@ -17,6 +17,7 @@ from resolvent.equation.fixed_point import sums_in_double
 from resolvent.equation.function import Function
 from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
+from resolvent.equation.layout import memory_format
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
@@ -122,7 +123,7 @@ class AttachedAdjoint(Adjoint):
             linearization = linearize(problem, solution, last, compare=not options.stopping.fixed)
             linearization.state = solution.state if self.needs_inverse else None
             image, at = linearization.release(), linearization.evaluation
-            tensors, solve_at = (), self._solve_with(options, linearization)
+            tensors, solve_at = (), self._solve_with(options, linearization, memory_format(w))
             outer = outer_edges(at.start, at.end)
             first = next(outer, None)
             if first is None and not problem.requires_grad:
@@ -142,10 +143,14 @@ class AttachedAdjoint(Adjoint):
             value = apply_inverse(inverse, problem.defect(value), w, *tensors) + (value - w)
         return value
 
-    def _solve_with(self, options: SolveOptions, linearization: Linearization) -> Callable[..., Tensor]:
+    def _solve_with(
+        self, options: SolveOptions, linearization: Linearization, layout: torch.memory_format | None
+    ) -> Callable[..., Tensor]:
         def solve_at(x: Tensor, transposed: bool, _: Sequence[Tensor], closed: Closed | None = None) -> Tensor:
             # The backward pass counts its own work.
             linearization.work = Work()
+            # A loss returns cotangents in a layout of its own.
+            x = x if layout is None else x.contiguous(memory_format=layout)
             with torch.no_grad(), full_precision(x.device):
                 return self.solve_linear(options, LinearProblem(x, linearization, transposed, closed))
 

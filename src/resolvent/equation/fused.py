@@ -1,4 +1,14 @@
-"""`Directions` on a GPU: the steps of a fixed point in two kernels each, in place of some twenty operations."""
+"""`Directions` on a GPU: the steps of a fixed point in two kernels each, in place of some twenty operations.
+
+Of every new pair of changes (df, dg) the part along the earlier df is subtracted, so that the df are orthogonal and
+
+    w <- g - sum_j gamma_j dg_j,   gamma_j = <f, df_j> / <df_j, df_j>,
+
+is the step of `Secants` with no system to solve.
+
+Reference: Eisenstat, Elman & Schultz, Variational iterative methods for nonsymmetric systems of linear equations,
+SIAM J. Numer. Anal. 20, 1983.
+"""
 
 import importlib.util
 import logging
@@ -10,7 +20,8 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.convergence import Convergence
-from resolvent.equation.directions import MEMORY, Directions, least_part
+from resolvent.equation.directions import MEMORY, Directions
+from resolvent.equation.layout import memory_format
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.torch_func import transforming
@@ -22,12 +33,17 @@ _ENTRIES_PER_WARP = 512
 _MOST_ENTRIES = 1 << 26
 
 
+def _least_part(dtype: torch.dtype) -> float:
+    """A change whose square falls to less than this by the subtraction is not used: what is left is rounding."""
+    return float(torch.finfo(dtype).eps ** 0.5)
+
+
 def can_be_fused(problem: Problem) -> bool:
     """Whether the kernels exist for the problem: in single precision, on a GPU, with a number as preconditioner."""
     b = problem.b
     if type(b) is not Tensor or not b.is_cuda or b.dtype != torch.float32 or transforming():
         return False
-    fits = b.is_contiguous() and b.numel() > 0 and problem.size <= _MOST_ENTRIES
+    fits = b.numel() > 0 and problem.size <= _MOST_ENTRIES
     # A kernel is launched on the current device, wherever its arguments are.
     here = b.device.index == torch.cuda.current_device()
     return fits and here and problem.constant_precondition is not None and kernels_run_on(b.device)
@@ -85,8 +101,8 @@ class Verdict(NamedTuple):
 
 
 class FusedDirections(Directions):
-    """The steps by kernels that read every vector once. Samples that fit into one block take one kernel a step, larger
-    ones two, and two more to be judged.
+    """The steps by kernels that read every vector once, in the order of memory. Samples that fit into one block take
+    one kernel a step, larger ones two, and two more to be judged.
 
     Sums are in double precision, so that squares of small gradients do not underflow. Every sample has sums of its own,
     in an order that does not depend on the batch.
@@ -104,7 +120,8 @@ class FusedDirections(Directions):
         self._kernels, self._convergence, self._done = kernels, convergence, done
         b, scale = problem.b, problem.constant_precondition
         assert scale is not None
-        self._b, self._scale = b, scale
+        self._layout = memory_format(b) or torch.contiguous_format
+        self._b, self._scale = self._laid_out(b), scale
         self._batch, self._size = b.shape[0], b[0].numel()
         self._block = min(max(_power_of_two(self._size), _LEAST_BLOCK), _LARGEST_BLOCK)
         self._chunks = -(-self._size // self._block)
@@ -112,10 +129,10 @@ class FusedDirections(Directions):
         self._memory, self._count = min(MEMORY, steps - 1), 0
         self._first = self._last = self._before = self._sums(kernels.NUMBERS)
         # The last iterate and its image.
-        self._w = self._g = b
+        self._w = self._g = self._b
 
     def next(self, w: Tensor, y: Tensor, tau: float | Tensor) -> Tensor:
-        w, y, factor = w.contiguous(), *_weighted(y, tau)
+        w, y, factor = self._laid_out(w), *self._weighted(y, tau)
         moved = torch.empty_like(w)
         self._count += 1
         masked = self._done is not None
@@ -139,7 +156,7 @@ class FusedDirections(Directions):
         g, ring = torch.empty_like(w), (self._df, self._dg, self._products)
         self._launch("measure", w, y, self._b, self._w, self._g, g, *ring, factor, self._scale, *counts, self._size)
         self._launch(
-            "move", w, g, *ring, self._inverse, mask, moved, least_part(w.dtype), *counts, self._size,
+            "move", w, g, *ring, self._inverse, mask, moved, _least_part(w.dtype), *counts, self._size,
             WIDTH=self._width, MASKED=masked,
         )  # fmt: skip
         self._w, self._g = w, g
@@ -153,8 +170,8 @@ class FusedDirections(Directions):
     def measure(self, w: Tensor, y: Tensor, tau: float | Tensor) -> None:
         """Measures the residual at an iterate, for `verdict`."""
         self._before, self._last = self._last, self._sums(self._kernels.NUMBERS)
-        y, factor = _weighted(y, tau)
-        self._launch("finish", w.contiguous(), y, self._b, self._last, factor, self._chunks, self._size)
+        y, factor = self._weighted(y, tau)
+        self._launch("finish", self._laid_out(w), y, self._b, self._last, factor, self._chunks, self._size)
 
     def judge(self, w: Tensor, y: Tensor, tau: float | Tensor, verdict: "Verdict") -> Tensor | None:
         """Measures the residual at an iterate, and stops samples that are within the tolerance, or whose residual is
@@ -175,7 +192,7 @@ class FusedDirections(Directions):
         # Most solves end with the first step, and need no ring.
         moved = torch.empty_like(w) if self._count > 1 else None
         self._count += moved is not None
-        self._leap(w.contiguous(), *_weighted(y, tau), verdict, moved)
+        self._leap(self._laid_out(w), *self._weighted(y, tau), verdict, moved)
         return moved
 
     def _leap(self, w: Tensor, y: Tensor, factor: float, verdict: "Verdict | None", moved: Tensor | None) -> None:
@@ -188,7 +205,7 @@ class FusedDirections(Directions):
         self._launch(
             "leap", w, y, self._b, factor, self._scale, self._size, self._first, self._before, self._last,
             self._done if masked else none, *wanted[:3], at.ratio, at.rtol, at.atol_number, at.far_from, wanted.pace,
-            self._w, self._g, g, *ring, moved if moves else none, least_part(w.dtype),
+            self._w, self._g, g, *ring, moved if moves else none, _least_part(w.dtype),
             *(self._counts if moves else (1, 0, 0)), JUDGES=judges, MOVES=moves, MASKED=masked, FOLLOWS=wanted.follows,
         )  # fmt: skip
         if moves:
@@ -221,6 +238,14 @@ class FusedDirections(Directions):
         """(batch,), that of the first guess."""
         return (self._first[:, 0].sum(1).sqrt() / self._convergence.ratio).float()
 
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """x in the layout that all tensors share."""
+        return x.contiguous(memory_format=self._layout)
+
+    def _weighted(self, y: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
+        """A tensor and a number whose product is tau y."""
+        return (self._laid_out(tau * y), 1.0) if isinstance(tau, Tensor) else (self._laid_out(y), tau)
+
     def _sums(self, numbers: int) -> Tensor:
         return self._b.new_empty(self._batch, numbers, self._chunks, dtype=torch.float64)
 
@@ -234,11 +259,6 @@ def read(report: Tensor) -> Report:
     """Waits for the device."""
     going, converged, *bits = report.tolist()
     return Report(going, converged, *struct.unpack("ff", struct.pack("ii", *bits)))
-
-
-def _weighted(y: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
-    """A tensor and a number whose product is tau y."""
-    return ((tau * y).contiguous(), 1.0) if isinstance(tau, Tensor) else (y.contiguous(), tau)
 
 
 def _power_of_two(size: int) -> int:

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import flat
+from resolvent.equation.norms import flat, products
 from resolvent.equation.torch_func import transforming
 
 
@@ -62,7 +62,7 @@ class Dense(Matrix):
 
     def product(self, v: Tensor, transposed: bool = False) -> Tensor:
         entries = self.entries.mT if transposed else self.entries
-        return torch.bmm(entries, flat(v)[:, :, None]).reshape(v.shape)
+        return products(entries, v).reshape(v.shape)
 
     def dense(self) -> Tensor:
         return self.entries

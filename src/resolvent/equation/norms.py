@@ -5,18 +5,12 @@ import math
 import torch
 from torch import Tensor
 
+from resolvent.equation.layout import in_columns
 from resolvent.equation.torch_func import transforming
 
 # Below this many numbers `where` is cheaper than testing `all()`.
 _MIN_SIZE_TO_TEST = 1 << 12
-
-
-def in_columns(x: Tensor) -> bool:
-    """Whether (batch, rows, k) is stored with samples as columns, see `resolvent.equation.mixing`; the rows may be one
-    that is expanded."""
-    # The first test decides in most cases.
-    columns = x.stride(0) == 1 and x.dim() == 3 and x.shape[0] > 1 and x.stride(1) in (0, x.shape[0])
-    return columns and not transforming()
+_MOST_AS_COLUMN = 16
 
 
 def take(x: Tensor, samples: Tensor) -> Tensor:
@@ -44,12 +38,19 @@ def flat(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
+def _entries(x: Tensor) -> tuple[Tensor, int | tuple[int, ...]]:
+    """x, and the dimensions of the entries of a sample. It is not copied, so that a layout such as channels last, which
+    `flat` would undo, costs nothing."""
+    return (flat(x), 1) if x.dim() < 3 else (x, tuple(range(1, x.dim())))
+
+
 def length(x: Tensor) -> Tensor:
     """The l2 norm of each sample: (batch, *shape) to (batch,)."""
     if in_columns(x) and not torch.is_grad_enabled():
         columns = x.permute(2, 1, 0).flatten(0, 1)
         return (columns * columns).sum(0).sqrt()  # A norm over the first dimension takes forty times as long.
-    return torch.linalg.vector_norm(flat(x), dim=1)
+    x, entries = _entries(x)
+    return torch.linalg.vector_norm(x, dim=entries)
 
 
 def row_lengths(x: Tensor) -> Tensor:
@@ -76,13 +77,17 @@ def extremes(x: Tensor) -> tuple[float, float]:
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each sample: (batch,)."""
-    return flat(x * y).sum(1)
+    product, entries = _entries(x * y)
+    return product.sum(entries)
 
 
 def products(rows: Tensor, vector: Tensor) -> Tensor:
     """The inner products of (batch, n) with every row of (batch, count, n): (batch, count)."""
-    # As a column, the vector takes up to fifteen times as long in some versions of MKL.
-    return (flat(vector)[:, None] @ rows.mT).squeeze(1)
+    vector = flat(vector)
+    # As a column, a vector of more numbers takes up to fifteen times as long in some versions of MKL.
+    if rows.shape[2] <= _MOST_AS_COLUMN:
+        return torch.bmm(rows, vector[:, :, None]).squeeze(2)
+    return (vector[:, None] @ rows.mT).squeeze(1)
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
@@ -107,7 +112,8 @@ def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 def power_of_two(x: Tensor) -> Tensor:
     """(batch,), the powers of two just below the largest entry of each sample: to divide by them does not round."""
-    largest = x.abs().amax((1, 2)) if in_columns(x) else flat(x).abs().amax(1)
+    size, entries = _entries(x.abs())
+    largest = size.amax(entries)
     kind = torch.finfo(x.dtype)
     return torch.exp2(torch.floor(torch.log2(largest.clamp(kind.tiny, kind.max))))
 

@@ -42,4 +42,4 @@ class Secants:
         first = ((p * c - q * b) / determinant).nan_to_num(0.0, 0.0, 0.0)
         second = ((q * a - p * b) / determinant).nan_to_num(0.0, 0.0, 0.0)
         moved = torch.addcmul(g, per_sample(first, g), dg, value=-1)
-        return moved.addcmul_(per_sample(second, g), before[1], value=-1)
+        return torch.addcmul(moved, per_sample(second, g), before[1], value=-1)

@@ -167,10 +167,13 @@ def right_end(field: object, dtype: torch.dtype) -> float:
     return 1 - 4 * torch.finfo(dtype).eps ** 0.5
 
 
-def share_horizon(field: object, horizon: Time) -> None:
-    """Passes the horizon of a block to the piecewise fields in its field; raises if they have another one."""
-    for module in piecewise_parts(field):
+def share_horizon(field: object, horizon: Time) -> bool:
+    """Passes the horizon of a block to the piecewise fields in its field; raises if they have another one. Returns
+    whether there are any."""
+    pieces = piecewise_parts(field)
+    for module in pieces:
         module.share_horizon(horizon)
+    return bool(pieces)
 
 
 def piecewise_parts(field: object) -> list[Piecewise]:

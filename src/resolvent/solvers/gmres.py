@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.equation.norms import flat, per_sample
+from resolvent.equation.norms import length, per_sample, products
 from resolvent.equation.problem import Problem
 from resolvent.equation.solver import State
 from resolvent.solvers.history import coefficients, combine, divide, remember, ring
@@ -50,7 +50,7 @@ class GMRES(Preconditioned):
     def init(self, problem: Problem, w: Tensor) -> GMRESState:
         r = as_linear(problem, self).defect(w)
         size = min(self.restart, problem.size)
-        start = torch.linalg.vector_norm(flat(r), dim=1)
+        start = length(r)
         basis = remember(ring(size + 1, r), 0, divide(r, per_sample(start, r).expand_as(r)))
         square = torch.zeros_like(basis[:, :, :1]).repeat(1, 1, size + 1)
         identity = square + torch.eye(size + 1, dtype=w.dtype, device=w.device)
@@ -73,11 +73,11 @@ class GMRES(Preconditioned):
         direction = state.basis[:, k].reshape(state.w.shape)
         image = system.apply(precondition(direction))
         column, rest = _orthogonalize(state.basis, image)
-        height = torch.linalg.vector_norm(flat(rest), dim=1)
+        height = length(rest)
         basis = remember(state.basis, k + 1, divide(rest, per_sample(height, rest).expand_as(rest)))
 
         # The product of the earlier rotations brings the column to triangular form, except its last entry.
-        column = (state.rotations @ column[:, :, None]).squeeze(2)
+        column = products(state.rotations, column)
         pivot = torch.hypot(column[:, k], height)
         # A direction that adds nothing to the Krylov space does not change the residual.
         cosine, sine = divide(column[:, k], pivot), torch.where(pivot == 0, 1.0, divide(height, pivot))
