@@ -2,8 +2,8 @@
 
 Most residual layers contract: tau F' is small. They need a handful of steps of the plain fixed point, and the cost of
 a solve is then that of everything else: safeguards, histories, statuses. This loop has none of them. Slow samples are
-accelerated, or given up, as the attempt says. A sample that does not contract even so goes on to the next solver of the
-plan.
+relaxed and accelerated, or given up, as the attempt says. A sample that does not contract even so goes on to the next
+solver of the plan.
 """
 
 import math
@@ -17,6 +17,7 @@ from resolvent.equation.norms import extremes, length, per_sample, put, select, 
 from resolvent.equation.pace import Limits, Pace
 from resolvent.equation.prediction import PredictedLast
 from resolvent.equation.problem import Problem
+from resolvent.equation.relaxation import relaxation, relaxed_twice
 from resolvent.equation.secants import Secants
 from resolvent.equation.solution import Status
 from resolvent.equation.solver import Attempt, State
@@ -46,7 +47,7 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
 
 def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
     """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts. Later steps use secants, and those
-    of slow samples are accelerated, if the attempt says so.
+    of slow samples are relaxed and accelerated, if the attempt says so.
 
     Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
     """
@@ -57,13 +58,20 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     pace = Pace(measure.limits(attempt), norm, measure.excess(norm, w), problem.contracting)
     secants_from, secants = first_by_secants(problem.size), Secants()
     acceleration = Acceleration(min(problem.size, attempt.memory))
+    alpha: Tensor | None = None
     may_compact = measure.whole and not measure.follows and _may_compact(problem, w)
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
         if pace.done:
             break
-        plain = moved = _moved(problem, w, r) if image is None else image
+        plain = _moved(problem, w, r) if image is None else image
+        if step == 2 and attempt.memory:
+            alpha = relaxation(first, w, plain)
+            pace.forget_slow(alpha)
+        if alpha is not None:
+            plain = relaxed_twice(first, w, plain, alpha) if step == 2 else torch.lerp(w, plain, per_sample(alpha, w))
+        moved = plain
         if step >= secants_from and not pace.all_slow:
-            moved = secants.next(plain - w if image is None else r, plain)
+            moved = secants.next(plain - w if image is None or alpha is not None else r, plain)
         if attempt.memory and pace.slow is not None:
             moved = select(pace.slow, acceleration.next(w, plain, pace.slow), moved)
         elif attempt.memory:

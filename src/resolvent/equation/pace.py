@@ -118,6 +118,13 @@ class Pace:
             going = going & ~self.slow
         self._keep(going if self.mask is None else self.mask & going, read)
 
+    def forget_slow(self, alpha: Tensor | None) -> None:
+        """Forgets that relaxed samples, those of an alpha below 1, were slow: from now on they take other steps."""
+        if alpha is None or self.slow is None:
+            return
+        slow = self.slow & (alpha == 1)
+        self.all_slow, self.slow = False, slow if bool(slow.any()) else None
+
     def _all_go_on(self, least: float, most: float) -> bool:
         """Whether no sample is done, and none is too slow, by the extremes of their excess."""
         quick = most < self._pace * self._least and (self._limits.keeps_slow or self.slow is None)
