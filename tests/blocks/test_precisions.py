@@ -142,3 +142,16 @@ def test_a_network_for_images(normalization: str, dtype: torch.dtype, how: str, 
     options = {"architecture": "authors", "layers": 1, "stem_gain": 1.0, "stopping": rs.Stopping(), "low": -1.0}
     model = rs.models.implicit_resnet18(0.5, 4, input_shape=(1, 16, 16), normalization=normalization, **options)
     check(model.to(device).eval(), torch.rand(3, 1, 16, 16, device=device), dtype, how, MANY_LAYERS)
+
+
+@pytest.mark.parametrize("layers", [5, 50])
+def test_many_short_layers_are_not_the_identity(layers: int) -> None:
+    """In bfloat16 a layer may move a state by less than the tolerance. All of them together must not."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8)).float()
+    x = torch.randn(16, 8, dtype=torch.float32)
+    block = rs.ThetaBlock(rs.Autonomous(net), 0.5, layers, 1.0).eval()
+    exact = block(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = block(x)
+    assert (y - exact).norm() < 0.1 * (exact - x).norm()

@@ -390,3 +390,24 @@ def test_a_sample_masked_in_one_layer_gets_no_gradient_from_the_block(memory: st
     torch.testing.assert_close(x.grad[[0, 2]], kept.grad, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(got, field.a.grad, rtol=1e-7, atol=1e-9)
     assert block.options.on_failure.failed > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("unknowns", [1, 2, 20, 40, 200])
+def test_a_first_guess_within_the_tolerance_is_not_the_solution(dtype: torch.dtype, unknowns: int) -> None:
+    """F is small beside b, but not nothing: a network of many such layers would do nothing."""
+    b = torch.ones(3, unknowns, dtype=dtype, requires_grad=True)
+    stopping = rs.Stopping(rtol=0.05)
+    solution = rs.resolve(lambda w: -w, b, 0.03, stopping=stopping)
+    assert (solution.steps >= 1).all()
+    torch.testing.assert_close(solution.value.float(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
+    solution.value.sum().backward()
+    assert b.grad is not None
+    torch.testing.assert_close(b.grad.float(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
+
+
+def test_a_given_guess_within_the_tolerance_is_the_solution() -> None:
+    b = torch.ones(3, 40)
+    solution = rs.resolve(lambda w: -w, b, 1.0, w0=0.5 * b)
+    assert solution.steps.tolist() == [0, 0, 0]
+    assert torch.equal(solution.value, 0.5 * b)

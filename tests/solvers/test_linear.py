@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from resolvent.equation.attempts import solve
 from resolvent.equation.function import Function
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.loop import solve
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.extending import Solver
 

@@ -97,11 +97,13 @@ def as_times(times: object) -> Times:
 
 def grid_points(pass_: Pass, x: Tensor) -> Tensor:
     """The times of the grid points, (num_steps + 1,), or (num_steps + 1, batch) if samples have their own."""
+    if pass_.grid is None and not (isinstance(pass_.t0, Tensor) or isinstance(pass_.h, Tensor)):
+        # In double precision these are the numbers of `Pass.time`.
+        counts = torch.arange(pass_.num_steps + 1, dtype=torch.float64, device=x.device)
+        return (pass_.t0 + pass_.h * counts).to(x.dtype)
     numbers = [pass_.time(n) for n in range(pass_.num_steps + 1)]
     if all(isinstance(number, Tensor) for number in numbers):
         return torch.stack(numbers).to(x)  # type: ignore[arg-type]
-    if x.is_cpu and not any(isinstance(number, Tensor) for number in numbers):
-        return torch.tensor(numbers, dtype=x.dtype, device=x.device)
     # Filled, not copied from the CPU, which would wait for the device.
     return torch.stack(
         [

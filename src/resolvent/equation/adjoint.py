@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.attachment import attach_named, linearize
+from resolvent.equation.attempts import solve
 from resolvent.equation.closed import outer_edges
 from resolvent.equation.contraction_on_device import contracts_on_device
 from resolvent.equation.evaluation import LastEvaluation
@@ -21,7 +22,6 @@ from resolvent.equation.layout import memory_format
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.loop import solve
 from resolvent.equation.norms import extremes, length, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
@@ -75,7 +75,7 @@ class UnrolledAdjoint(Adjoint):
                     f"{type(solver).__name__} cannot be unrolled: take rs.Picard(), rs.Anderson(), rs.Broyden() or "
                     "rs.Newton() as the solver, or rs.ImplicitAdjoint() as the adjoint."
                 )
-        solution = solve(problem, options.solver, options.stopping, start.w, start.reuse)
+        solution = solve(problem, options.solver, options.stopping, start.w, start.reuse, start.given is None)
         if not options.stopping.fixed:
             report(problem, solution, options.on_failure, options.place, start.given)
         return solution, masked(solution.value, solution, options.on_failure)
@@ -103,7 +103,7 @@ class AttachedAdjoint(Adjoint):
                 _check_inverse(self, alone, options)
                 # The state of the solver is that of the whole batch: finished samples must not be dropped.
                 alone = replace(alone, function=replace(alone.function, rowwise=False))
-            solution = solve(alone, options.solver, options.stopping, start.w, start.reuse)
+            solution = solve(alone, options.solver, options.stopping, start.w, start.reuse, start.given is None)
         if not (options.stopping.fixed or (solution.all_converged and not isinstance(options.on_failure, Mask))):
             report(alone, solution, options.on_failure, options.place, start.given)
         if not (torch.is_grad_enabled() or forward_mode() or transforming()):
@@ -226,10 +226,13 @@ class ImplicitAdjoint(AttachedAdjoint):
             object.__setattr__(self, "on_failure", as_policy(self.on_failure))
 
     def solve_linear(self, options: SolveOptions, system: LinearProblem) -> Tensor:
-        return self.solve_from(options, system, system.precondition)
+        return self.solve_from(options, system)
 
-    def solve_from(self, options: SolveOptions, system: LinearProblem, guess: Callable[[Tensor], Tensor]) -> Tensor:
-        """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function."""
+    def solve_from(
+        self, options: SolveOptions, system: LinearProblem, guess: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The solution of a system. The solve starts at the `guess` for its right-hand side, a linear function; None
+        takes what is known of the linear part alone."""
         plan = self.solver or options.solver.linear_plan(system)
         stopping = self.stopping or options.for_backward()
         if sums_in_double(system, plan, stopping):
@@ -238,7 +241,8 @@ class ImplicitAdjoint(AttachedAdjoint):
             system = changed(system, lengths=length(system.b))
             needless = _moderate(system, stopping)
         scaled, unit = _in_units(system, needless)
-        solution = solve(scaled, plan, stopping, guess(scaled.b))
+        start = (scaled.precondition if guess is None else guess)(scaled.b)
+        solution = solve(scaled, plan, stopping, start, steps_first=guess is None)
         gradients = None if scaled.last is None else scaled.last.take(solution.value, compare=not stopping.fixed)
         if unit is not None:
             value = solution.value * per_sample(unit, solution.value)

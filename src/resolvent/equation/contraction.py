@@ -45,17 +45,18 @@ def may_contract(problem: Problem, stopping: StoppingRule) -> bool:
     return not (half or stopping.fixed or torch.is_grad_enabled() or transforming())
 
 
-def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor) -> Reached:
+def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tensor, steps_first: bool) -> Reached:
     """Iterates w <- g(w), the map of `Picard`, for each sample while it contracts. Later steps use secants, and those
     of slow samples are relaxed and accelerated, if the attempt says so.
 
-    Samples that converged have the same status as in `iterate`. The others are marked as out of steps.
+    With `steps_first` a sample makes a step even if the first guess is within the tolerance, see `solve`. Samples that
+    converged have the same status as in `iterate`. The others are marked as out of steps.
     """
     checks, last = stopping.checks(w.device), PredictedLast(problem)
     first, (r, image) = w, last.plain.defect_and_image(w)
     measure = _Measure(problem, Convergence(problem, attempt.solver, stopping), w, r)
     norm = measure.first
-    pace = Pace(measure.limits(attempt), norm, measure.excess(norm, w), problem.contracting)
+    pace = Pace(measure.limits(attempt), norm, measure.excess(norm, w), problem.contracting, steps_first)
     secants_from, secants = first_by_secants(problem.size), Secants()
     acceleration = Acceleration(min(problem.size, attempt.memory))
     alpha: Tensor | None = None

@@ -204,20 +204,29 @@ class Convergence:
         )
 
     def begin(
-        self, problem: Problem, state: State, active: Tensor | None, check: bool, natural: Tensor | None = None
+        self,
+        problem: Problem,
+        state: State,
+        active: Tensor | None,
+        check: bool,
+        natural: Tensor | None = None,
+        steps_first: bool = False,
     ) -> Progress:
+        """The progress at the first state. With `steps_first` only samples without a residual have converged there."""
         norm, parts = state.norm, self.parts
+        steps_first = steps_first and not self.at_once
         progress = self.first(problem, state.w, norm, length(problem.b), natural)
         self._measured(progress, progress.size)
         if check and natural is None and active is None and self._all_run(problem, progress, state):
             return progress
-        near = self._near(progress, norm) if check else None
+        near = self._near(progress, norm) if check and not steps_first else None
         if near is not None and all_true(near) and (parts is None or all_true(parts.within(near, problem, state))):
             self._agree(progress)
             return progress
         tolerance = self.tolerance(progress, state.floor)
         progress.limit = self.divergence * torch.maximum(norm, tolerance)
-        converged = norm <= tolerance if parts is None else parts.within(norm <= tolerance, problem, state)
+        within = (norm <= tolerance) & (norm == 0) if steps_first else norm <= tolerance
+        converged = within if parts is None else parts.within(within, problem, state)
         progress.status = self._verdict(progress, converged, state)
         if active is not None:
             progress.status = progress.status.masked_fill(~active, Status.CONVERGED.value)

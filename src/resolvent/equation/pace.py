@@ -45,6 +45,7 @@ class Pace:
         norm: (batch,), the first residuals.
         excess: (batch,), the same divided by the tolerance.
         chosen: mask (batch,) of the samples that may go on; None means all.
+        steps_first: whether samples make a step even if they are within the tolerance.
 
     Attributes:
         mask: the samples that go on; None if all of them do.
@@ -55,7 +56,9 @@ class Pace:
         all_slow: whether all samples are known to be slow.
     """
 
-    def __init__(self, limits: Limits, norm: Tensor, excess: Tensor, chosen: Tensor | None) -> None:
+    def __init__(
+        self, limits: Limits, norm: Tensor, excess: Tensor, chosen: Tensor | None, steps_first: bool = False
+    ) -> None:
         self._first, self._unit, self._rate, self._pace = norm, limits.unit, limits.rate, limits.lead
         self.mask: Tensor | None = None
         self.count: int | None = len(norm)
@@ -69,8 +72,9 @@ class Pace:
         self._smallest: float | None = least / self._unit
         # Beside a tolerance that has changed, the first residuals are others.
         self._least = 0.0 if limits.moving else least
-        if chosen is not None or not least > self._unit:
-            above = excess > self._unit
+        enough = 0.0 if steps_first else self._unit
+        if chosen is not None or not least > enough:
+            above = excess > enough
             self._keep(above if chosen is None else chosen & above, read=True)
 
     @property

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resolvent.equation.attempts import solve
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.loop import solve
 from resolvent.equation.stopping import Stopping
 from resolvent.integrate.control import Tolerance
 from resolvent.integrate.flow import Flow
