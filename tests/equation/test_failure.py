@@ -400,10 +400,10 @@ def test_a_first_guess_within_the_tolerance_is_not_the_solution(dtype: torch.dty
     stopping = rs.Stopping(rtol=0.05)
     solution = rs.resolve(lambda w: -w, b, 0.03, stopping=stopping)
     assert (solution.steps >= 1).all()
-    torch.testing.assert_close(solution.value.float(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
+    torch.testing.assert_close(solution.value.double(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
     solution.value.sum().backward()
     assert b.grad is not None
-    torch.testing.assert_close(b.grad.float(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
+    torch.testing.assert_close(b.grad.double(), torch.full((3, unknowns), 1 / 1.03), rtol=8e-3, atol=0.0)
 
 
 def test_a_given_guess_within_the_tolerance_is_the_solution() -> None:
