@@ -40,13 +40,17 @@ _FEW_UNKNOWNS = 2
 # Up to this many unknowns Newton's method comes early: for a single layer, and for a group of layers, which share one
 # evaluation of all Jacobians.
 _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
+# Up to this many unknowns the matrix of a sample is made where Anderson's method has not solved it: the slopes of stiff
+# fields, such as diffusion on a grid, are spread over orders of magnitude, too wide for products with few vectors.
+_MOST_BY_MATRIX = 512
 
 # By the most unknowns for which they are tried.
 _PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (_NEWTON, *_LAST_DENSE),
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
     DENSE_LIMIT: (_QUICK_BEFORE_DENSE, _NEWTON, *_LAST_DENSE),
-    MOST_DENSE: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST_DENSE),
+    MOST_DENSE: (_QUICK, Attempt(Anderson()), _NEWTON, *_LAST_DENSE),
+    _MOST_BY_MATRIX: (_QUICK, Attempt(Anderson()), _NEWTON, Attempt(NewtonKrylov()), *_LAST),
     MOST_BY_SECANTS: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
     math.inf: (_QUICK_IF_LARGE, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
@@ -55,6 +59,7 @@ _LINEAR_PLANS: dict[float, tuple[Attempt, ...]] = {
     _FEW_UNKNOWNS: (Attempt(DenseLU()),),
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_LU, Attempt(DenseLU())),
     DENSE_LIMIT: (_QUICK_BEFORE_DENSE, Attempt(DenseLU())),
+    _MOST_BY_MATRIX: (_QUICK, *_ITERATIVE, Attempt(DenseLU())),
     MOST_BY_SECANTS: (_QUICK, *_ITERATIVE),
     math.inf: (_QUICK_IF_LARGE, *_ITERATIVE),
 }
@@ -95,15 +100,16 @@ class Auto(Plan):
     |-------------|--------|----------|--------------|-----------------|-----------------|-------|
     | at most 2   |        | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
     | at most 32  | Picard | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
-    | at most 128 | Picard | Anderson | NewtonKrylov | Homotopy        | PseudoTransient | LBFGS |
+    | at most 128 | Picard | Anderson | Newton       | Homotopy        | PseudoTransient | LBFGS |
+    | at most 512 | Picard | Anderson | Newton       | NewtonKrylov    | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
-    Picard keeps the samples that contract. Beyond 16 unknowns slow ones are accelerated by their last twelve changes
-    (five beyond 1,024 unknowns), and stay while their residual falls to 0.85 a step on average, to 0.6 where Newton's
-    method follows, with a head start. Up to 16 unknowns they are given up if they are expected to need more than 16
-    steps. Up to 1,024 unknowns later steps use secants. On a GPU, in single precision, all steps but the first are
-    accelerated by two changes. The others go on to the next method, which continues from the best iterate. The choice
-    depends only on n and on the sample, so its result does not depend on the batch.
+    Picard keeps the samples that contract. Beyond 16 unknowns slow ones are relaxed, and accelerated by their last
+    twelve changes (five beyond 1,024 unknowns), and stay while their residual falls to 0.85 a step on average, to 0.6
+    where Newton's method follows, with a head start. Up to 16 unknowns they are given up if they are expected to need
+    more than 16 steps. Up to 1,024 unknowns later steps use secants. On a GPU, in single precision, all steps but the
+    first are accelerated by two changes. The others go on to the next method, which continues from the best iterate.
+    The choice depends only on n and on the sample, so its result does not depend on the batch.
     """
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
@@ -116,7 +122,8 @@ class Auto(Plan):
 @dataclass(frozen=True)
 class AutoLinear(Plan):
     """The backward plan of `Auto`: the Neumann series for samples that contracted in the forward solve, accelerated
-    where it is slow. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`."""
+    where it is slow. Then a direct solve for few unknowns; for many, Anderson's method and `GMRES`, and up to 512
+    unknowns a direct solve of what these do not solve."""
 
     def attempts(self, problem: Problem) -> tuple[Attempt, ...]:
         return _by_size(_LINEAR_PLANS, problem)
