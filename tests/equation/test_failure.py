@@ -1,6 +1,7 @@
 """Every status is produced on purpose, and every failure is loud."""
 
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -411,3 +412,18 @@ def test_a_given_guess_within_the_tolerance_is_the_solution() -> None:
     solution = rs.resolve(lambda w: -w, b, 1.0, w0=0.5 * b)
     assert solution.steps.tolist() == [0, 0, 0]
     assert torch.equal(solution.value, 0.5 * b)
+
+
+def test_rounding_is_named_as_the_cause_and_the_advice_helps() -> None:
+    """Slopes of -1 and -600 between fixed axes: the product with the matrix rounds far above the tolerance."""
+    axes = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
+    matrix = (axes @ torch.diag(torch.tensor([-1.0, -600.0])) @ axes.T).float()
+    b = torch.randn(200, 2, dtype=torch.float32)
+    with pytest.raises(rs.ConvergenceError, match="The cause: rounding") as failure:
+        rs.resolve(lambda w: w @ matrix, b, 1.0)
+    advice = re.search(r"rs.Stopping\(rtol=(.*?)\)", str(failure.value))
+    assert advice is not None
+    solution = rs.resolve(lambda w: w @ matrix, b, 1.0, stopping=rs.Stopping(rtol=float(advice[1])))
+    exact = torch.linalg.solve(torch.eye(2) - matrix.double(), b.double(), left=False)
+    torch.testing.assert_close(solution.value.double(), exact, rtol=0.0, atol=1e-3)
+    rs.resolve(lambda w: w @ matrix.double(), b.double(), 1.0)

@@ -18,6 +18,8 @@ MOST_UNKNOWNS, MOST_SAMPLES = 64, 16
 _NEARLY_SINGULAR = 1e-2
 # A solution diverges if it exceeds the size of b plus that of tau F(b) by this factor.
 _FAR = 10.0
+# Rounding leaves a residual of about this many roundings of the terms of an equation.
+_ROUNDINGS = 4.0
 # The number of tau values at which the branch is followed, Newton steps at each, and their relative tolerance.
 _FRACTIONS, _CORRECTIONS, _ON_BRANCH = 64, 4, 1e-3
 
@@ -31,14 +33,21 @@ class Cause:
         slope: the largest real part in the spectrum of tau F' there. If it is below 1 everywhere, a solution exists.
         reached: the fraction of tau up to which the solution that starts at b can be followed; 1 if it does not end.
         far: whether that solution diverges there.
+        reachable: the relative tolerance that rounding allows, a power of ten; None if more than rounding is left.
     """
 
     smallest: float
     slope: float
     reached: float
     far: bool
+    reachable: float | None = None
 
     def __str__(self) -> str:
+        if self.reachable is not None:
+            return (
+                "rounding: tau F(w) changes so much faster than w that its rounding exceeds the tolerance, and no "
+                "iterate is better."
+            )
         facts = (
             f"the smallest singular value of I - tau F' is {self.smallest:.1e}, so that |R| = {self.growth:.1e} for a "
             f"change of b, and the largest real part in the spectrum of tau F' is {self.slope:.2g}"
@@ -64,6 +73,8 @@ class Cause:
 
     @property
     def advice(self) -> str:
+        if self.reachable is not None:
+            return f"float64, or a tolerance within reach, rs.Stopping(rtol={self.reachable:.0e})."
         harmless = self.slope < 1 and self.smallest >= _NEARLY_SINGULAR
         if harmless and not self.far and self.reached >= 1:
             return "a looser tolerance, float64, or a look at F: it may be discontinuous."
@@ -86,16 +97,30 @@ def cause_of(problem: NonlinearProblem, value: Tensor, failed: Tensor) -> Cause 
     if transforming() or problem.size > MOST_UNKNOWNS or len(rows) == 0:
         return None
     problem = replace(problem.detach(), last=None)
-    matrices = Linearization(problem, value.detach()).matrix().dense()[rows].double()
+    value = value.detach()
+    matrices = Linearization(problem, value).matrix().dense()[rows].double()
     finite = matrices.isfinite().flatten(1).all(1)
     if not bool(finite.any()):
         return None
+    reachable = _reachable(problem, value, rows, matrices)
     reached, far = (found[rows][finite] for found in _follow(problem))
     matrices = matrices[finite]
     smallest = torch.linalg.svdvals(matrices)[:, -1]
     slopes = 1 - torch.linalg.eigvals(matrices).real.amin(1)
     worst = int(smallest.argmin())
-    return Cause(float(smallest[worst]), float(slopes[worst]), float(reached[worst]), bool(far[worst]))
+    return Cause(float(smallest[worst]), float(slopes[worst]), float(reached[worst]), bool(far[worst]), reachable)
+
+
+def _reachable(problem: NonlinearProblem, value: Tensor, rows: Tensor, matrices: Tensor) -> float | None:
+    """The relative tolerance that the samples `rows` reach, if their residuals are the rounding of the terms,
+    eps (|A| |w| + |b|)."""
+    residual, size, scale = (rms(x)[rows].double() for x in (problem.defect(value), value, problem.b))
+    terms = torch.linalg.matrix_norm(matrices) * size + scale
+    rounding = _ROUNDINGS * torch.finfo(problem.precision).eps * terms
+    if not bool((residual <= rounding).all()):
+        return None
+    # What rounding may leave, rather than what it has left here: other samples have less luck.
+    return 10.0 ** math.ceil(math.log10(float((rounding / torch.maximum(size, scale)).max())))
 
 
 @torch.no_grad()
