@@ -140,7 +140,7 @@ def test_auto_shows_its_choice_and_falls_back_sample_by_sample() -> None:
 
     rates = torch.tensor([0.1, 0.9, -2e5])[:, None] * torch.linspace(0.1, 1, 40)
     solution = rs.resolve(lambda w: rates * w, torch.randn(3, 40), 1.0)
-    assert [type(s).__name__ for s in solution.solvers] == ["Picard", "Anderson", "NewtonKrylov"]
+    assert [type(s).__name__ for s in solution.solvers] == ["Picard", "Anderson", "Newton"]
     assert solution.solver_index.tolist() == [0, 0, 2]
     assert solution.converged.all()
 
