@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
@@ -17,6 +18,7 @@ from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy
+from resolvent.equation.layout import own_tensor
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -143,7 +145,11 @@ class Block(InGraph):
                 state = step.state
                 solved.note(step)
             state = solved.mask(state)
-            return state if pass_.structure is None else pass_.structure.unflatten(state)
+            if pass_.structure is not None:
+                return tree_map(own_tensor, pass_.structure.unflatten(state), x)
+            # What the backward pass reads: the states of a pass that is recomputed, and values of solutions.
+            shared = not pass_.stores or any(state is solution.value for solution in step.solutions)
+            return own_tensor(state, start, shared)
 
     def trajectory(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`.
