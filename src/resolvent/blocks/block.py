@@ -247,6 +247,10 @@ class Block(InGraph):
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block. `pieces` says whether there
         are piecewise fields in it."""
         t0 = as_start(t0, x)
+        if 0 in x.shape[1:] and self.scheme.implicit:
+            raise ValueError(
+                f"x must have at least one unknown per sample, got shape {tuple(x.shape)}: there is no equation to solve."
+            )
         pass_ = self._settings(field, t0, right_end(field, x.dtype) if pieces else 1.0)
         if horizon is not None:
             if self.times is not None:
