@@ -1,13 +1,13 @@
-"""An empty batch goes through a block, forward and backward; a state without unknowns is refused, or goes through too."""
+"""An empty batch goes through a block, forward and backward; a state without unknowns is refused."""
 
 from typing import Any
 
 import pytest
 import torch
-from seeding import shifted
 from torch import Tensor, nn
 
 import resolvent as rs
+from seeding import shifted
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from seeding import shifted
 from torch import Tensor, nn
 
 import resolvent as rs
+from seeding import shifted
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "together": {},

@@ -249,7 +249,8 @@ class Block(InGraph):
         t0 = as_start(t0, x)
         if 0 in x.shape[1:] and self.scheme.implicit:
             raise ValueError(
-                f"x must have at least one unknown per sample, got shape {tuple(x.shape)}: there is no equation to solve."
+                f"x must have at least one unknown per sample, got shape {tuple(x.shape)}: without any there is no "
+                "equation to solve. Leave the block out, or take theta=0."
             )
         pass_ = self._settings(field, t0, right_end(field, x.dtype) if pieces else 1.0)
         if horizon is not None:

@@ -30,7 +30,7 @@ def own_tensor(y: Tensor, like: Tensor, shared: bool = False) -> Tensor:
     if transforming() or type(y) is not Tensor:
         return y.clone()
     wanted = memory_format(like)
-    if not shared and not y._is_view() and y.untyped_storage().nbytes() == y.nbytes:
-        if wanted is None or y.is_contiguous(memory_format=wanted):
-            return y
+    ordered = wanted is None or y.is_contiguous(memory_format=wanted)
+    if ordered and not shared and not y._is_view() and y.untyped_storage().nbytes() == y.nbytes:
+        return y
     return y.clone(memory_format=wanted or torch.contiguous_format)
