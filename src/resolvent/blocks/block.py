@@ -11,14 +11,13 @@ from torch.utils._pytree import tree_map
 from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.in_graph import InGraph
-from resolvent.blocks.memory import Memory, as_memory
+from resolvent.blocks.memory import Memory, as_memory, own_tensor
 from resolvent.blocks.pass_ import Pass, as_start
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Mask, Policy
-from resolvent.equation.layout import own_tensor
 from resolvent.equation.norms import per_sample
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
@@ -135,7 +134,7 @@ class Block(InGraph):
                 block.
 
         Returns:
-            Like x.
+            Like x, in tensors of their own: they share no memory with other states, and may be changed in place.
         """
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph("_forward", x, t0, horizon)

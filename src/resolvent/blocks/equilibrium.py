@@ -16,12 +16,12 @@ from resolvent.blocks.check_field import (
     refuse_changing_modules,
 )
 from resolvent.blocks.in_graph import InGraph
+from resolvent.blocks.memory import own_tensor
 from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
 from resolvent.equation.failure import Policy
 from resolvent.equation.function import Function, as_function
-from resolvent.equation.layout import own_tensor
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule

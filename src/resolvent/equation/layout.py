@@ -22,15 +22,3 @@ def memory_format(x: Tensor) -> torch.memory_format | None:
         return torch.contiguous_format
     images = _CHANNELS_LAST.get(x.dim())
     return images if images is not None and x.is_contiguous(memory_format=images) else None
-
-
-def own_tensor(y: Tensor, like: Tensor, shared: bool = False) -> Tensor:
-    """y as a tensor of its own, in the memory format of `like`: it may be viewed, kept, and changed in place. Copied
-    only if it is a view, or `shared` says that others read its memory."""
-    if transforming() or type(y) is not Tensor:
-        return y.clone()
-    wanted = memory_format(like)
-    ordered = wanted is None or y.is_contiguous(memory_format=wanted)
-    if ordered and not shared and not y._is_view() and y.untyped_storage().nbytes() == y.nbytes:
-        return y
-    return y.clone(memory_format=wanted or torch.contiguous_format)
