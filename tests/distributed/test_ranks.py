@@ -105,7 +105,7 @@ def test_sharded_blocks_train_like_whole_ones(tmp_path: Path) -> None:
         ("forward", "The solve of w = b + tau F(w)"),
         ("backward", "The backward solve A^T u = g"),
         ("infinite_loss", "the loss is not finite"),
-        ("infinite_input", "b must be finite"),
+        ("infinite_input", "must be finite"),
     ],
 )
 def test_a_failure_of_one_ends_all(tmp_path: Path, task: str, message: str) -> None:

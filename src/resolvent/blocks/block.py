@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.in_graph import InGraph
-from resolvent.blocks.memory import Memory, as_memory
+from resolvent.blocks.memory import Memory, as_memory, own_tensor
 from resolvent.blocks.pass_ import Pass, as_start
 from resolvent.blocks.strategies import LayerByLayer, Strategy
 from resolvent.blocks.trajectory import Trajectory
@@ -133,7 +134,7 @@ class Block(InGraph):
                 block.
 
         Returns:
-            Like x.
+            Like x, in tensors of their own: they share no memory with other states, and may be changed in place.
         """
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph("_forward", x, t0, horizon)
@@ -143,7 +144,11 @@ class Block(InGraph):
                 state = step.state
                 solved.note(step)
             state = solved.mask(state)
-            return state if pass_.structure is None else pass_.structure.unflatten(state)
+            if pass_.structure is not None:
+                return tree_map(own_tensor, pass_.structure.unflatten(state), x)
+            # What the backward pass reads: the states of a pass that is recomputed, and values of solutions.
+            shared = not pass_.stores or any(state is solution.value for solution in step.solutions)
+            return own_tensor(state, start, shared)
 
     def trajectory(self, x: Structured, t0: Number = 0.0, horizon: Number | None = None) -> Trajectory:
         """The states at all grid points, and the solves; the arguments are those of `forward`.
@@ -241,6 +246,11 @@ class Block(InGraph):
         """A pass with the frozen `field`, checked; `horizon` replaces that of the block. `pieces` says whether there
         are piecewise fields in it."""
         t0 = as_start(t0, x)
+        if 0 in x.shape[1:] and self.scheme.implicit:
+            raise ValueError(
+                f"x must have at least one unknown per sample, got shape {tuple(x.shape)}: without any there is no "
+                "equation to solve. Leave the block out, or take theta=0."
+            )
         pass_ = self._settings(field, t0, right_end(field, x.dtype) if pieces else 1.0)
         if horizon is not None:
             if self.times is not None:

@@ -16,6 +16,7 @@ from resolvent.blocks.check_field import (
     refuse_changing_modules,
 )
 from resolvent.blocks.in_graph import InGraph
+from resolvent.blocks.memory import own_tensor
 from resolvent.blocks.warm_start import WarmStart
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.adjoint import Adjoint
@@ -109,11 +110,12 @@ class Equilibrium(InGraph):
         if torch.compiler.is_dynamo_compiling():
             first = self._first_guess(inputs) if z0 is None else z0
             return self._in_graph("_value", tree_map(torch.detach, first), inputs, samples)
-        return self.solution(*inputs, z0=z0, samples=samples).value
+        return self._value(z0, inputs, samples)
 
     def _value(self, z0: Structured | None, inputs: tuple[Any, ...], samples: Tensor | None) -> Structured:
-        """What a compiled graph calls."""
-        return self.solution(*inputs, z0=z0, samples=samples).value
+        """The equilibrium, as a tensor of its own: the backward pass reads that of the solution."""
+        value = self.solution(*inputs, z0=z0, samples=samples).value
+        return tree_map(lambda part: own_tensor(part, part, shared=True), value)
 
     def solution(self, *inputs: Any, z0: Structured | None = None, samples: Tensor | None = None) -> Solution:
         """The equilibrium with the statistics of its solve; the arguments are those of `forward`."""

@@ -1,10 +1,11 @@
-"""Memory policies: what a pass keeps for its backward pass."""
+"""Memory policies: what a pass keeps for its backward pass, and the memory of its result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from resolvent.blocks.pass_ import Pass
@@ -12,6 +13,7 @@ from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.equation.adjoint import UnrolledAdjoint
 from resolvent.equation.failure import Mask
+from resolvent.equation.layout import memory_format
 from resolvent.equation.torch_func import transforming
 from resolvent.schemes.scheme import Step
 
@@ -117,3 +119,15 @@ def as_memory(memory: str | Memory) -> Memory:
             f"got {memory!r}."
         )
     return _BY_NAME[memory]
+
+
+def own_tensor(y: Tensor, like: Tensor, shared: bool = False) -> Tensor:
+    """y as a tensor of its own, in the memory format of `like`: it may be viewed, kept, and changed in place. Copied
+    only if it is a view, or `shared` says that others read its memory."""
+    if transforming() or type(y) is not Tensor:
+        return y.clone()
+    wanted = torch.contiguous_format if like.is_contiguous() else memory_format(like)
+    ordered = wanted is None or y.is_contiguous(memory_format=wanted)
+    if ordered and not shared and not y._is_view() and y.untyped_storage().nbytes() == y.nbytes:
+        return y
+    return y.clone(memory_format=wanted or torch.contiguous_format)

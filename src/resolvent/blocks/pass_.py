@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.function import VectorField, as_vector_field
-from resolvent.equation.options import Place, SolveOptions
+from resolvent.equation.options import SolveOptions
+from resolvent.equation.place import Part, Place
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
 from resolvent.equation.structure import Structure
@@ -41,6 +42,7 @@ class Pass:
         grid: the times of the grid points relative to t0, numbers or a tensor (num_steps + 1,); None for equal steps.
         structure: of the states, if they consist of several tensors. The field is then one of flat states.
         alone: a proof that the field ignores the time and treats samples alone, where it declares nothing.
+        part: the samples it is for, if these are not all of the batch.
     """
 
     field: Field
@@ -57,6 +59,7 @@ class Pass:
     grid: tuple[float, ...] | Tensor | None = None
     structure: Structure | None = None
     alone: SamplesAlone | None = None
+    part: Part | None = None
 
     @cached_property
     def vector_field(self) -> VectorField:
@@ -83,7 +86,7 @@ class Pass:
         """The n-th interval; `past` are the latest states at its start."""
         t = self.time(n)
         h = self.h if self.grid is None else self.grid[n + 1] - self.grid[n]
-        options = changed(self.options, place=Place(n, self.num_steps, t))
+        options = changed(self.options, place=Place(n, self.num_steps, t, part=self.part))
         return Interval(self.vector_field, t, h, options, self.guess, past, before, self.right_end)
 
     def in_turn(self, numbers: Sequence[int], x: Tensor) -> Iterator[Step]:
@@ -98,10 +101,11 @@ class Pass:
             if self.reuse and step.solutions:
                 before = step.solutions[-1]
 
-    def take(self, rows: Tensor) -> "Pass":
-        """The pass of the samples `rows` alone; needs a rowwise field."""
+    def take(self, rows: Tensor, batch: int) -> "Pass":
+        """The pass of the samples `rows` alone, out of so many; needs a rowwise field."""
         t0 = self.t0[rows] if isinstance(self.t0, Tensor) and self.t0.dim() > 0 else self.t0
-        return dataclasses.replace(self, t0=t0)
+        part = Part(rows, batch) if self.part is None else self.part.take(rows)
+        return dataclasses.replace(self, t0=t0, part=part)
 
     def repeat(self, n: int, carry: Carry, end: Tensor) -> Step:
         """Repeats the n-th step with the state at its end known: the solves start at their solution."""

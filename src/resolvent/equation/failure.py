@@ -10,6 +10,7 @@ from torch import Tensor
 from resolvent.equation.cause import cause_of, is_singular
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.norms import per_sample
+from resolvent.equation.place import Place
 from resolvent.equation.problem import NonlinearProblem
 from resolvent.equation.solution import Solution, Status
 from resolvent.equation.torch_func import any_true, whole
@@ -116,7 +117,7 @@ def report(
     problem: NonlinearProblem | LinearProblem,
     solution: Solution,
     on_failure: Policy,
-    place: object = None,
+    place: Place | None = None,
     w0: Tensor | None = None,
 ) -> None:
     """Applies the policy to the samples that did not converge. Input that is not finite raises under every policy.
@@ -131,7 +132,7 @@ def report(
     if solution.all_converged and not too_many:
         return
     if isinstance(problem, NonlinearProblem):
-        _refuse_non_finite(b=problem.b, tau=problem.tau, w0=w0)
+        _refuse_non_finite(problem, place, w0)
     if on_failure == "ignore":
         return
     if isinstance(on_failure, Mask):
@@ -149,27 +150,48 @@ def report(
     warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
-def _refuse_non_finite(**inputs: float | Tensor | None) -> None:
+def _refuse_non_finite(problem: NonlinearProblem, place: Place | None, w0: Tensor | None) -> None:
     # Checked only after a failure: input that is not finite fails at its first residual.
-    for name, value in inputs.items():
+    for name, value in (("b" if place is None else "the state", problem.b), ("tau", problem.tau), ("w0", w0)):
         if isinstance(value, Tensor) and any_true(~value.detach().isfinite()):
-            count = int((~whole(value.detach()).isfinite()).sum())
-            raise ValueError(f"{name} must be finite, but {count} of its {value.numel()} entries are NaN or infinite.")
+            # The layers of a group, and the stages of a step, have one state.
+            rows = problem.function.mix is not None and value is not problem.tau
+            # Some schemes add slopes to the state before they solve.
+            look = ": look at the input of the block, and at F there" if value is problem.b else ""
+            where = "" if place is None else f", at the start of {place}{look}"
+            raise ValueError(f"{name} must be finite, but {_not_finite(value.detach(), rows, place)}{where}.")
 
 
-def describe(solution: Solution, problem: NonlinearProblem | LinearProblem, place: object = None) -> str:
+def _not_finite(value: Tensor, rows: bool, place: Place | None) -> str:
+    """How many entries are not finite, and the first sample that has some. With `rows`, (batch, rows, *shape), an entry
+    counts once for all rows."""
+    bad = ~whole(value).isfinite()
+    bad = bad.flatten(0, bad.dim() - value.dim()) if value.dim() > 0 else bad  # Copies of a vmapped function.
+    bad = bad.any(1) if rows else bad
+    count = int(bad.sum())
+    message = f"{count} of its {bad.numel()} entries {'is' if count == 1 else 'are'} NaN or infinite"
+    if value.dim() == 0:
+        return message
+    first = bad.reshape(len(bad), -1).any(1).nonzero()[:1, 0]
+    return f"{message}, the first in sample {_in_batch(first, place)[0]}"
+
+
+def describe(solution: Solution, problem: NonlinearProblem | LinearProblem, place: Place | None = None) -> str:
     """The message: how many samples failed, how and where, the worst residual, the cause, and what to try."""
     status, residual = whole(solution.status).flatten(), whole(solution.residual).flatten()
     failed = status != Status.CONVERGED
     what = "The backward solve A^T u = g" if problem.linear else "The solve of w = b + tau F(w)"
     where = "" if place is None else f" in {place}"
     names = " then ".join(type(solver).__name__ for solver in solution.solvers)
-    lines = [f"{what}{where} did not converge for {int(failed.sum())} of {status.numel()} samples"]
+    batch = status.numel() if place is None or place.part is None else place.part.batch
+    lines = [f"{what}{where} did not converge for {int(failed.sum())} of {batch} samples"]
     if bool(failed.any()):
         kinds = [(Status(int(code)), int((status == code).sum())) for code in status[failed].unique()]
         worst = torch.nan_to_num(residual[failed], nan=torch.inf).max().item()
         counts = ", ".join(f"{count} {kind.meaning}" for kind, count in kinds)
-        lines[0] += f" ({counts}; {_numbers(failed)}) with {names}; worst residual {worst:.1e} (root mean square)."
+        lines[0] += (
+            f" ({counts}; {_numbers(failed, place)}) with {names}; worst residual {worst:.1e} (root mean square)."
+        )
         lines += _explanation(problem, solution, failed, kinds)
     keep = "ImplicitAdjoint(on_failure=...)" if problem.linear else 'on_failure="mask", "warn" or "ignore"'
     lines.append(f"To keep the best iterate all the same: {keep}; the statuses are in the solution.")
@@ -195,8 +217,15 @@ def _explanation(
     return lines
 
 
-def _numbers(failed: Tensor) -> str:
+def _numbers(failed: Tensor, place: Place | None) -> str:
     """The numbers of the failed samples."""
-    numbers = failed.nonzero().flatten().tolist()
+    numbers = _in_batch(failed.nonzero().flatten(), place)
     some = ", ".join(map(str, numbers[:_NAMED]))
     return f"sample{'s' * (len(numbers) > 1)} {some}{', ...' * (len(numbers) > _NAMED)}"
+
+
+def _in_batch(rows: Tensor, place: Place | None) -> list[int]:
+    """The numbers in the user's batch of the samples `rows`."""
+    part = None if place is None else place.part
+    numbers: list[int] = (rows if part is None else part.samples[rows]).tolist()
+    return numbers

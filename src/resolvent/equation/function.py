@@ -76,7 +76,10 @@ class Function:
         if self.mix is None:
             return self.call(w, *self.conditions)
         if w.stride(1) == 0 and self._one_is_enough(w):
-            return self.mix(self.call(w[:, 0]).unsqueeze(1).expand_as(w))
+            image = self.call(w[:, 0])
+            if not isinstance(image, Tensor) or image.shape != w[:, 0].shape:
+                raise wrong_shape(w[:, 0], image)
+            return self.mix(image.unsqueeze(1).expand_as(w))
         return self.mix(self.rows_of(w, self.call(*(self.flatten(x) for x in (w, *self.conditions)))))
 
     def _one_is_enough(self, w: Tensor) -> bool:
@@ -98,6 +101,8 @@ class Function:
 
     def rows_of(self, w: Tensor, images: Tensor) -> Tensor:
         """The images f(w_j) of all rows, (batch * rows, *shape), as (batch, rows, *shape); `mix` makes F(w) of them."""
+        if not isinstance(images, Tensor) or images.shape != (w.shape[0] * w.shape[1], *w.shape[2:]):
+            raise _wrong_rows(self.flatten(w), images, w[:, 0])
         rows = self.unflatten(images, w)
         if self.kept is not None:
             self.kept.keep(w, rows)
@@ -145,6 +150,20 @@ def _call_in_parts(call: Callable[..., Tensor], w: Tensor, *conditions: Tensor) 
         return call(w, *conditions)
     parts = zip(*(x.split(ROWS) for x in (w, *conditions)), strict=True)
     return torch.cat([call(*part) for part in parts])
+
+
+def wrong_shape(w: Tensor, image: object) -> ValueError:
+    """The error of a function that maps w, (batch, *shape), to something of another shape or type."""
+    got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+    return ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
+
+
+def _wrong_rows(w: Tensor, images: object, one: Tensor) -> ValueError:
+    """The same for the rows w of all samples, (batch * rows, *shape). If their number is right, the message speaks of
+    `one` row for each sample, as that is what the user's state is."""
+    if not isinstance(images, Tensor):
+        return wrong_shape(one, images)
+    return wrong_shape(one, images[: len(one)]) if images.shape[:1] == w.shape[:1] else wrong_shape(w, images)
 
 
 class KeptRows:

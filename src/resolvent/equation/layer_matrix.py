@@ -115,7 +115,7 @@ class LayerMatrix(Matrix):
         if self._as_columns:
             by = self._columns
             return (by.solve_transposed(rows) if transposed else by.solve(rows)).reshape(r.shape), by.regular
-        if rows.is_cpu and rows.shape[2] <= _MOST_TO_INVERT and rows[0].numel() <= _MOST_TOGETHER:
+        if rows.is_cpu and rows.shape[2] <= _MOST_TO_INVERT and rows.shape[1:].numel() <= _MOST_TOGETHER:
             return self._together.solve(r, transposed)
         if self.blocks.shape[-1] > _MOST_TO_INVERT and not transforming():
             found = self._factors.solve(rows.unsqueeze(3), transposed)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
-from resolvent.equation.function import ROWS, value_of
+from resolvent.equation.function import ROWS, value_of, wrong_shape
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.layer_matrix import coupled_matrix
 from resolvent.equation.matrix import Dense, Matrix
@@ -182,7 +182,10 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
             image, jacobian = known(start if mix is None else F.flatten(start), *single.conditions)
-            image = image if mix is None else mix(F.rows_of(w, image))
+            if mix is not None:
+                image = mix(F.rows_of(w, image))
+            elif image.shape != w.shape:
+                raise wrong_shape(w, image)
         image = image if last is None else last.keep(Evaluation(w, start, image))
     else:
         size, found = rows.shape[1:].numel(), []

@@ -8,35 +8,13 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.failure import Policy
+from resolvent.equation.place import Place
 from resolvent.equation.problem import changed
 from resolvent.equation.solution import Solution
 from resolvent.equation.solver import Plan
 from resolvent.equation.stopping import StoppingRule
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Place:
-    """The position of an equation in a network, for messages.
-
-    Attributes:
-        layer, count: the number of the layer, from 0, and the number of layers.
-        t: the time at its start.
-        last: the number of the last layer, if several are solved together.
-    """
-
-    layer: int
-    count: int
-    t: float | Tensor
-    last: int | None = None
-
-    def __str__(self) -> str:
-        times = torch.as_tensor(self.t).detach().flatten()
-        t = f"{times[0].item():.4g}" if len(times) == 1 else f"{times.min().item():.4g} to {times.max().item():.4g}"
-        last = self.layer if self.last is None else self.last
-        layers = f"layers {self.layer + 1} to {last + 1}" if last > self.layer else f"layer {self.layer + 1}"
-        return f"{layers} of {self.count} (t = {t})"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
-from resolvent.equation.function import Function
+from resolvent.equation.function import Function, wrong_shape
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.norms import length, take
 from resolvent.equation.solution import Work
@@ -184,8 +184,7 @@ class NonlinearProblem(Problem):
     def _checked(self, y: object, w: Tensor) -> Tensor:
         """The value of F in the dtype of w. Raises if its type, shape or dtype is wrong."""
         if not isinstance(y, Tensor) or y.shape != w.shape:
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise ValueError(f"F must map (batch, *shape) to the same shape: it took {tuple(w.shape)} and gave {got}.")
+            raise wrong_shape(w, y)
         # Under autocast the dtype depends on the last operation of F.
         if y.dtype != self.argument_dtype and not (self.autocast is not None and y.is_floating_point()):
             raise ValueError(

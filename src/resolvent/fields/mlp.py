@@ -162,7 +162,7 @@ def value_and_jacobian(links: Links, t: object, y: Tensor) -> tuple[Tensor, Tens
                 tangents = (
                     weight.unsqueeze(2)
                     if tangents is None
-                    else (weight @ tangents.flatten(1)).view(-1, *tangents.shape[1:])
+                    else (weight @ tangents.flatten(1)).view(len(weight), *tangents.shape[1:])
                 )
                 continue
             assert derivative is not None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.strategies.group_tolerance import accurate, are_stages, group_options, states_of_stages
-from resolvent.blocks.strategies.some_in_turn import in_turn_from, mixed_steps
+from resolvent.blocks.strategies.some_in_turn import mixed_steps, solved_apart
 from resolvent.blocks.strategies.strategy import Strategy
 from resolvent.equation.adjoint import ImplicitAdjoint, UnrolledAdjoint
 from resolvent.equation.failure import Mask
@@ -145,13 +145,13 @@ def together(pass_: "Pass", numbers: range, x: Tensor, plan: AutoGroup | None = 
     if bool(kept.all()):
         return group_steps(solution, states)
     good, bad = kept.nonzero().squeeze(1), (~kept).nonzero().squeeze(1)
-    slow = list(in_turn_from(pass_.take(bad), numbers, x[bad], solution.value[bad].detach()))
+    slow = solved_apart(pass_, numbers, x, solution, good, bad)
     rest = torch.stack([step.state for step in slow], dim=1)
     if len(good) == 0:
         states, stages = rest, None
     else:
         # Again for the good samples alone: their gradient must not involve the failed ones.
-        again, quick, _ = _solve(pass_.take(good), numbers, x[good], plan, solution.value[good].detach())
+        again, quick, _ = _solve(pass_.take(good, len(x)), numbers, x[good], plan, solution.value[good].detach())
         order = torch.cat([good, bad]).argsort()
         states, stages = torch.cat([quick, rest])[order], again.value
     return mixed_steps(solution, states, stages, good, bad, slow)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from resolvent.equation.failure import Defer
 from resolvent.equation.solution import Solution, joined
+from resolvent.errors import ConvergenceError
 from resolvent.schemes.scheme import Carry, Step
 
 if TYPE_CHECKING:
@@ -23,6 +25,33 @@ def in_turn_from(pass_: "Pass", numbers: range, x: Tensor, stages: Tensor) -> It
         step = pass_.repeat(n, carry, torch.lerp(start, stage, 1 / theta))
         yield step
         carry = step.carry
+
+
+def solved_apart(pass_: "Pass", numbers: range, x: Tensor, group: Solution, good: Tensor, bad: Tensor) -> list[Step]:
+    """The layers of the samples `bad`, one after the other. An error gets a solution for the whole batch: the samples
+    `good` were solved in the `group`."""
+    steps: list[Step] = []
+    policy = pass_.options.on_failure
+    known = policy.error if isinstance(policy, Defer) else None
+
+    def complete(error: ConvergenceError) -> None:
+        n, own = len(steps), error.solution
+        # The field may solve equations of its own, with errors of their own.
+        if not isinstance(own, Solution) or own.status.shape != bad.shape or own.value.shape[1:] != x.shape[1:]:
+            return
+        quick = None if len(good) == 0 else group.value[good, n].detach()
+        error.solution = joined(group, good, quick, bad, own, n == 0)
+
+    try:
+        for step in in_turn_from(pass_.take(bad, len(x)), numbers, x[bad], group.value[bad].detach()):
+            if isinstance(policy, Defer) and known is None and policy.error is not None:
+                known = policy.error
+                complete(known)
+            steps.append(step)
+    except ConvergenceError as error:
+        complete(error)
+        raise
+    return steps
 
 
 def mixed_steps(
