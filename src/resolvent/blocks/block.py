@@ -37,7 +37,8 @@ class Block(InGraph):
     All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
     first call in training mode checks the field, see `rs.check_field`; for implicit schemes that takes two more
     evaluations, and one of a single sample. In evaluation mode only a field that is proved to treat samples alone is
-    checked, in one evaluation, and one of a single sample.
+    checked, in one evaluation, and one of a single sample. Modules that change with each call, such as dropout, are
+    refused in every call.
 
     Arguments:
         field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a

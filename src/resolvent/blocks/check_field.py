@@ -27,7 +27,8 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
 
     A solver evaluates F many times and treats each sample alone. So F must give the same result each time (no dropout,
     no noise, no state that calls change), and a row of its result must depend only on the same row of the state (no
-    batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
+    batch statistics). It must not change the state in place. If a field declares `rowwise`, a row alone must also give
+    the same result as in its batch.
 
     Batch norms and dropout in training mode are found among the modules. (Dropout may be in an
     `rs.blocks.FrozenRandomness`.) Everything else is found by values: F is
@@ -35,7 +36,8 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
     checked one by one. The check does not change random numbers, gradients or normalised weights.
 
-    `Block` does this for implicit layers on its first call in training mode.
+    `Block` does this for implicit layers on its first call in training mode. The modules, and whether the state is
+    changed in place, are checked in every call.
 
     Arguments:
         field: F(t, y).
@@ -102,7 +104,7 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
         x: (batch, *shape), typical states.
         t: the time, or anything else that F depends on; its tensors have one row per sample or no dimension.
     """
-    first = _evaluate(field, x, t)
+    first = evaluate_on_copies(field, x, t)
     if not isinstance(first, Tensor) or first.shape != x.shape:
         return  # The solver raises for that.
     # Rows 1, 3, ... stay; the others, including the first and the last, become copies of row 1, so that a dependence
@@ -126,8 +128,9 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
         check_row_alone(field, x, t, first)
 
 
-def _evaluate(field: Call, x: Tensor, t: Any) -> Any:
-    """The field at copies of its arguments, which may be tensors of the user. Raises if it changes them in place."""
+def evaluate_on_copies(field: Call, x: Tensor, t: Any) -> Any:
+    """The field at copies of its arguments, which may share memory with tensors of the user. Raises if it changes them
+    in place. The arguments are those of `check_values`."""
     given = tree_map(lambda part: part.clone() if isinstance(part, Tensor) else part, (t, x))
     tensors = [part for part in tree_leaves(given) if isinstance(part, Tensor)]
     before = [changes_of(part) for part in tensors]
@@ -154,7 +157,7 @@ def _refuse(field: Call, repeats: bool) -> None:
 
 def check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor | None = None) -> None:
     """Raises if a row alone does not get the result that it gets in its batch, `together`; None evaluates that."""
-    together = _evaluate(field, x, t) if together is None else together
+    together = evaluate_on_copies(field, x, t) if together is None else together
     if not isinstance(together, Tensor) or together.shape != x.shape:
         return  # The solver raises for that.
     cause = None

@@ -13,6 +13,7 @@ from resolvent.blocks.check_field import (
     can_check,
     check_row_alone,
     check_values,
+    evaluate_on_copies,
     leaving_no_trace,
 )
 from resolvent.blocks.in_graph import InGraph
@@ -39,7 +40,8 @@ class Equilibrium(InGraph):
     step count of a sample do not depend on the other samples of its batch.
 
     All weights are those of f. They do not change during a pass: parametrized weights are computed once. The first call
-    in training mode checks f, see `rs.check_field`; that takes three evaluations, and one of a single sample.
+    in training mode checks f, see `rs.check_field`; that takes three evaluations, and one of a single sample. Modules
+    that change with each call, such as dropout, are refused in every call.
 
         layer = rs.Equilibrium(lambda z, x: torch.tanh(linear(z) + x))
         z = layer(x)
@@ -184,9 +186,10 @@ class Equilibrium(InGraph):
             return
         if self.training or (self._samples_alone.proved and function.rowwise):
             check = check_values if self.training else check_row_alone
+            field, conditions = _AsField(function, self.f), list(function.conditions)
             with leaving_no_trace(z):
                 # Not at z0: where states are zero, much that depends on other samples vanishes.
-                check(_AsField(function, self.f), function(z.clone()), list(function.conditions))
+                check(field, evaluate_on_copies(field, z, conditions), conditions)
         self._checked, self._rows_checked = self.training, True
 
     def extra_repr(self) -> str:

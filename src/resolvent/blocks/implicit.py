@@ -46,8 +46,9 @@ def make_implicit(
         options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
 
     Returns:
-        The copy. Its implicit modules raise if f changes the shape, takes further arguments or is not a function: in
-        training mode, batch normalisation and dropout give another result each time they are called.
+        The copy. Its implicit modules raise if f changes the shape, takes further arguments, changes its argument in
+        place (x += f(x)) or is not a function: in training mode, batch normalisation and dropout give another result
+        each time they are called.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {_KINDS}, got {kind!r}.")

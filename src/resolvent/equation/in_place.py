@@ -4,10 +4,12 @@ Every tensor counts its changes, and shares the count with its views. Comparing 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def changes_of(x: Tensor) -> int:
@@ -22,6 +24,20 @@ def change_error(name: str = "F") -> ValueError:
         "write x = x + f(x), not x += f(x), and take nn.ReLU(inplace=False) where an activation gets the state itself. "
         "What is computed on the way may be changed in place."
     )
+
+
+def unchanged(call: Callable[..., T], x: Tensor, *others: Any, name: str = "F") -> T:
+    """call(x, *others). Raises if that changes x. On the way of every evaluation these lines are written out, to save
+    the call."""
+    before = changes_of(x)
+    try:
+        value = call(x, *others)
+    except RuntimeError as error:
+        explain(error, lambda x: call(x, *others), x, name)
+        raise
+    if changes_of(x) != before:
+        raise change_error(name)
+    return value
 
 
 def explain(error: RuntimeError, call: Callable[[Tensor], Any], x: Tensor, name: str = "F") -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.function import Function, VectorField, as_vector_field
-from resolvent.equation.in_place import change_error, changes_of, explain
+from resolvent.equation.in_place import unchanged
 from resolvent.equation.linear_part import LinearPart, as_linear_part
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.modes import without_inference_tensors
@@ -44,14 +44,8 @@ class Flow:
         self.evaluations += 1
         flat = len(self.shape) == 1
         state = y if flat else y.reshape(-1, *self.shape)
-        time, before = t if t.dtype == y.dtype else t.to(y.dtype), changes_of(state)
-        try:
-            image = self.field.call(time, state)
-        except RuntimeError as error:
-            explain(error, partial(self.field.call, time), state, "field")
-            raise
-        if changes_of(state) != before:
-            raise change_error("field")
+        time = t if t.dtype == y.dtype else t.to(y.dtype)
+        image = unchanged(partial(self.field.call, time), state, name="field")
         if not isinstance(image, Tensor) or image.shape != state.shape:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             raise ValueError(
