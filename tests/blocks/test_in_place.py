@@ -148,6 +148,19 @@ def test_transforms_and_half_precision_work_as_before() -> None:
         rs.ThetaBlock(rs.Autonomous(Doubles().float()), 0.5).eval()(x.float())
 
 
+@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
+def test_a_change_is_noticed_in_transforms(theta: float) -> None:
+    block, x = rs.ThetaBlock(rs.Autonomous(Doubles()), theta, 1, 0.3), torch.randn(6, 4)
+    for call in (
+        torch.func.vmap(lambda row: block(row[None])[0]),
+        torch.func.grad(lambda x: block(x).sum()),
+        lambda x: torch.func.jvp(block, (x,), (torch.ones_like(x),)),
+        torch.func.vmap(torch.func.grad(lambda row: block(row[None]).sum())),
+    ):
+        with pytest.raises(ValueError, match=REFUSED):
+            call(x)
+
+
 def test_other_errors_of_torch_are_left_alone() -> None:
     weight = torch.ones(4, requires_grad=True)
 

@@ -8,12 +8,18 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+
+from resolvent.equation.torch_func import transforming
 
 T = TypeVar("T")
 
 
 def changes_of(x: Tensor) -> int:
     """How often x, or a view of it, was changed in place. Tensors made in inference mode do not count."""
+    if transforming():  # What stands for a tensor in a transform does not count, either.
+        while is_functorch_wrapped_tensor(x):
+            x = get_unwrapped(x)
     return 0 if x.is_inference() else x._version
 
 
