@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from resolvent.blocks.changing_modules import refuse_changing_modules
 from resolvent.blocks.check_field import can_check, check_field, check_proof
 from resolvent.blocks.grid import as_grid, ends_of, grid_points, horizon_of_samples, states_between
 from resolvent.blocks.in_graph import InGraph
@@ -37,7 +38,8 @@ class Block(InGraph):
     All weights are those of the field. They do not change during a pass: parametrized weights are computed once. The
     first call in training mode checks the field, see `rs.check_field`; for implicit schemes that takes two more
     evaluations, and one of a single sample. In evaluation mode only a field that is proved to treat samples alone is
-    checked, in one evaluation, and one of a single sample.
+    checked, in one evaluation, and one of a single sample. Modules that change with each call, such as dropout, are
+    refused in every call.
 
     Arguments:
         field: F, called with the time (a number, a 0-d tensor or (batch,)) and the state (batch, *shape), or a
@@ -64,6 +66,8 @@ class Block(InGraph):
 
     horizon: Number
     strategy: Strategy = LayerByLayer()
+    # How messages name modules of the field: without the first, and with the second in front.
+    _place: tuple[str, str] = ("", "")
 
     def __init__(
         self,
@@ -230,11 +234,10 @@ class Block(InGraph):
         """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer. On
         the first call in evaluation mode only a proof is checked.
 
-        An explicit layer that is not recomputed evaluates it once, so it may have batch norm and dropout.
         """
         if self._checked or not (self.training or self._may_check_proof(x)) or len(x) < 2 or not can_check(x):
             return
-        if self.scheme.implicit or not self.memory.keeps_graph:
+        if pass_.evaluates_again:
             if self.training:
                 check_field(pass_.field, x, pass_.t0)
             proved = pass_.alone is not None and pass_.vector_field.rowwise
@@ -265,6 +268,8 @@ class Block(InGraph):
         if self._samples_alone is not None and x.dim() >= self._samples_alone.least_rank:
             pass_ = replace(pass_, alone=self._samples_alone)
         self.memory.check(pass_)
+        if pass_.evaluates_again and isinstance(self.field, nn.Module):
+            refuse_changing_modules(self.field, *self._place)
         self._check_once(x, pass_)
         return pass_
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from resolvent.blocks.randomness import FrozenRandomness
+from resolvent.blocks.changing_modules import refuse_changing_modules
 from resolvent.blocks.weights import frozen_weights, outside_inference
 from resolvent.equation.function import as_vector_field
+from resolvent.equation.in_place import change_error, changes_of
 from resolvent.equation.modes import refuse_transforms
 from resolvent.equation.structure import FlatField, Structured, structure_of
 from resolvent.equation.torch_func import transforming
@@ -28,7 +27,8 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
 
     A solver evaluates F many times and treats each sample alone. So F must give the same result each time (no dropout,
     no noise, no state that calls change), and a row of its result must depend only on the same row of the state (no
-    batch statistics). If a field declares `rowwise`, a row alone must also give the same result as in its batch.
+    batch statistics). It must not change the state in place. If a field declares `rowwise`, a row alone must also give
+    the same result as in its batch.
 
     Batch norms and dropout in training mode are found among the modules. (Dropout may be in an
     `rs.blocks.FrozenRandomness`.) Everything else is found by values: F is
@@ -36,7 +36,8 @@ def check_field(field: Field, x: Structured, t: Number = 0.0) -> None:
     Relative differences above the square root of the precision of F count. The pieces of a `Piecewise` field are
     checked one by one. The check does not change random numbers, gradients or normalised weights.
 
-    `Block` does this for implicit layers on its first call in training mode.
+    `Block` does this for implicit layers on its first call in training mode. The modules, and whether the state is
+    changed in place, are checked in every call.
 
     Arguments:
         field: F(t, y).
@@ -95,28 +96,6 @@ def can_check(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def refuse_changing_modules(module: nn.Module, prefix: str = "", place: str = "") -> None:
-    """Raises if a submodule is a batch norm, or has dropout, in training mode. The message names it without `prefix`,
-    and with the `place` of the module in a network in front."""
-    frozen = {id(p) for part in module.modules() if isinstance(part, FrozenRandomness) for p in part.modules()}
-    for name, part in module.named_modules():
-        drops = _drop_probability(part) > 0 and id(part) not in frozen
-        if part.training and (drops or isinstance(part, _BatchNorm)):
-            full = ".".join(filter(None, (place, name.removeprefix(prefix)))) or "the field"
-            raise ValueError(
-                f"{full}, a {type(part).__name__}, gives another result each time it is called in training mode, and "
-                "an implicit layer calls it many times: put this module alone in evaluation mode (module.eval() after "
-                "each network.train(); batch norm then keeps its statistics, and its weights still learn), use "
-                "GroupNorm or LayerNorm, or wrap what draws random numbers in rs.blocks.FrozenRandomness(...)."
-            )
-
-
-def _drop_probability(module: nn.Module) -> float:
-    if isinstance(module, nn.MultiheadAttention):
-        return module.dropout
-    return module.p if isinstance(module, _DropoutNd) else 0.0
-
-
 def check_values(field: Call, x: Tensor, t: Any) -> None:
     """Raises if values of the field change with the call or with other samples.
 
@@ -125,7 +104,7 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
         x: (batch, *shape), typical states.
         t: the time, or anything else that F depends on; its tensors have one row per sample or no dimension.
     """
-    first = field(t, x)
+    first = evaluate_on_copies(field, x, t)
     if not isinstance(first, Tensor) or first.shape != x.shape:
         return  # The solver raises for that.
     # Rows 1, 3, ... stay; the others, including the first and the last, become copies of row 1, so that a dependence
@@ -149,6 +128,18 @@ def check_values(field: Call, x: Tensor, t: Any) -> None:
         check_row_alone(field, x, t, first)
 
 
+def evaluate_on_copies(field: Call, x: Tensor, t: Any) -> Any:
+    """The field at copies of its arguments, which may share memory with tensors of the user. Raises if it changes them
+    in place. The arguments are those of `check_values`."""
+    given = tree_map(lambda part: part.clone() if isinstance(part, Tensor) else part, (t, x))
+    tensors = [part for part in tree_leaves(given) if isinstance(part, Tensor)]
+    before = [changes_of(part) for part in tensors]
+    value = field(*given)
+    if [changes_of(part) for part in tensors] != before:
+        raise change_error(_name(field))
+    return value
+
+
 def _refuse(field: Call, repeats: bool) -> None:
     if repeats:
         raise ValueError(
@@ -166,7 +157,7 @@ def _refuse(field: Call, repeats: bool) -> None:
 
 def check_row_alone(field: Call, x: Tensor, t: Any, together: Tensor | None = None) -> None:
     """Raises if a row alone does not get the result that it gets in its batch, `together`; None evaluates that."""
-    together = field(t, x) if together is None else together
+    together = evaluate_on_copies(field, x, t) if together is None else together
     if not isinstance(together, Tensor) or together.shape != x.shape:
         return  # The solver raises for that.
     cause = None

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from resolvent.blocks.changing_modules import refuse_changing_modules
 from resolvent.blocks.check_field import (
     can_check,
     check_row_alone,
     check_values,
+    evaluate_on_copies,
     leaving_no_trace,
-    refuse_changing_modules,
 )
 from resolvent.blocks.in_graph import InGraph
 from resolvent.blocks.memory import own_tensor
@@ -40,7 +41,8 @@ class Equilibrium(InGraph):
     step count of a sample do not depend on the other samples of its batch.
 
     All weights are those of f. They do not change during a pass: parametrized weights are computed once. The first call
-    in training mode checks f, see `rs.check_field`; that takes three evaluations, and one of a single sample.
+    in training mode checks f, see `rs.check_field`; that takes three evaluations, and one of a single sample. Modules
+    that change with each call, such as dropout, are refused in every call.
 
         layer = rs.Equilibrium(lambda z, x: torch.tanh(linear(z) + x))
         z = layer(x)
@@ -121,6 +123,8 @@ class Equilibrium(InGraph):
         """The equilibrium with the statistics of its solve; the arguments are those of `forward`."""
         if samples is not None and self.warm is None:
             raise ValueError("samples are for warm starts: make the layer with warm=, the number of samples.")
+        if isinstance(self.f, nn.Module):
+            refuse_changing_modules(self.f)
         with outside_inference(inputs, z0) as (inputs, z0), frozen_weights(self.f) as f:
             first = self._first_guess(inputs) if z0 is None else z0
             structure = None if isinstance(first, Tensor) else structure_of(first, "z0")
@@ -182,13 +186,12 @@ class Equilibrium(InGraph):
         """Checks f on the first call in training mode; in evaluation mode only a proof that it treats samples alone."""
         if self._checked or not (self.training or self._may_check_proof(z)) or len(z) < 2 or not can_check(z):
             return
-        if self.training and isinstance(self.f, nn.Module):
-            refuse_changing_modules(self.f)
         if self.training or (self._samples_alone.proved and function.rowwise):
             check = check_values if self.training else check_row_alone
+            field, conditions = _AsField(function, self.f), list(function.conditions)
             with leaving_no_trace(z):
                 # Not at z0: where states are zero, much that depends on other samples vanishes.
-                check(_AsField(function, self.f), function(z), list(function.conditions))
+                check(field, evaluate_on_copies(field, z, conditions), conditions)
         self._checked, self._rows_checked = self.training, True
 
     def extra_repr(self) -> str:

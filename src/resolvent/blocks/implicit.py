@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from resolvent.blocks.check_field import refuse_changing_modules
 from resolvent.blocks.theta_block import ThetaBlock
+from resolvent.equation.in_place import change_error, changes_of
 from resolvent.fields import Autonomous, Field, Time
 from resolvent.fields.samples_alone import SamplesAlone
 from resolvent.schemes.interval import Number
@@ -46,8 +46,9 @@ def make_implicit(
         options: of `ThetaBlock`, such as solver, stopping, adjoint or memory.
 
     Returns:
-        The copy. Its implicit modules raise if f changes the shape, takes further arguments or is not a function: in
-        training mode, batch normalisation and dropout give another result each time they are called.
+        The copy. Its implicit modules raise if f changes the shape, takes further arguments, changes its argument in
+        place (x += f(x)) or is not a function: in training mode, batch normalisation and dropout give another result
+        each time they are called.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {_KINDS}, got {kind!r}.")
@@ -110,7 +111,10 @@ class ResidualBranch(Field):
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if y.dim() < self._samples_alone.least_rank:
             self._samples_alone.refuse(y)
+        before = changes_of(y)
         image: Tensor = self.module(y)
+        if changes_of(y) != before:  # f(y) is found by subtracting y.
+            raise change_error(type(self.module).__name__)
         if image.shape != y.shape:
             raise ValueError(
                 f"{type(self.module).__name__} maps {tuple(y.shape)} to {tuple(image.shape)}, so it is no residual "
@@ -131,6 +135,7 @@ class ImplicitResidual(nn.Module):
     def __init__(self, block: ThetaBlock, branch: bool, name: str = "") -> None:
         super().__init__()
         self.block = block
+        block._place = ("module.", name)
         self.branch = branch
         self._name = name
         self.register_state_dict_post_hook(_shorten)
@@ -142,13 +147,8 @@ class ImplicitResidual(nn.Module):
                 f"{self._name or 'the network'} is called with arguments beyond the state, such as masks, and an "
                 "implicit layer is a function of the state alone: make a module implicit that holds them."
             )
-        y: Tensor = self.checked_block()(x)
+        y: Tensor = self.block(x)
         return y - x if self.branch else y
-
-    def checked_block(self) -> ThetaBlock:
-        """The implicit layers. Checked at each call: modules of the network may change their mode at any time."""
-        refuse_changing_modules(self, _INNER, self._name)
-        return self.block
 
 
 def _shorten(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

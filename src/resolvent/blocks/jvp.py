@@ -67,7 +67,7 @@ def jvp(model: Callable[[Any], Any], x: Structured, v: Structured) -> JvpResult:
             result = JvpResult(outputs, tangents, result.trajectories + trajectories, result.solves + solves)
         return result
     if isinstance(model, ImplicitResidual):
-        result = jvp(model.checked_block(), x, v)
+        result = jvp(model.block, x, v)
         return result._replace(outputs=result.outputs - x, tangents=result.tangents - v) if model.branch else result
     # In inference mode torch loses the tangents of a solve.
     with outside_inference(x, v) as (x, v):

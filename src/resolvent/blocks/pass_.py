@@ -75,6 +75,12 @@ class Pass:
         """Whether all steps of all samples have one length."""
         return self.grid is None and not (isinstance(self.h, Tensor) and self.h.dim() > 0)
 
+    @property
+    def evaluates_again(self) -> bool:
+        """Whether the field is evaluated more than once per layer. An explicit layer that is not recomputed evaluates
+        it once, so it may have batch norm and dropout."""
+        return self.scheme.implicit or not self.stores
+
     def time(self, n: int) -> Number:
         """The time of the n-th grid point: a number, a 0-d tensor, or (batch,)."""
         if self.grid is not None:

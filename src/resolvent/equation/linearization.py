@@ -8,6 +8,7 @@ from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
 from resolvent.equation.function import ROWS, value_of, wrong_shape
+from resolvent.equation.in_place import unchanged
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.layer_matrix import coupled_matrix
 from resolvent.equation.matrix import Dense, Matrix
@@ -181,7 +182,7 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             last.forget()
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
-            image, jacobian = known(start if mix is None else F.flatten(start), *single.conditions)
+            image, jacobian = unchanged(known, start if mix is None else F.flatten(start), *single.conditions)
             if mix is not None:
                 image = mix(F.rows_of(w, image))
             elif image.shape != w.shape:
@@ -226,7 +227,7 @@ def evaluate_rows(problem: NonlinearProblem, w: Tensor) -> Tensor:
         last.forget()
     with torch.set_grad_enabled(last is not None):
         start = w if last is None else graph_start(w)
-        image = F.mix(F.rows_of(w, F.call(F.flatten(start), *F.single_rows.conditions)))
+        image = F.mix(F.rows_of(w, unchanged(F.call, F.flatten(start), *F.single_rows.conditions)))
     return image if last is None else last.keep(Evaluation(w, start, image))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, LastEvaluation, graph_start
 from resolvent.equation.function import Function, wrong_shape
+from resolvent.equation.in_place import change_error, changes_of, explain
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.norms import length, take
 from resolvent.equation.solution import Work
@@ -174,11 +175,18 @@ class NonlinearProblem(Problem):
         """F(w), counted, as autograd records it, in the dtype of w."""
         self.work.evaluations += 1
         argument = w if w.dtype == self.argument_dtype else w.to(self.argument_dtype)
-        if self.autocast is None:
-            y = F.call(argument, *F.conditions) if F.mix is None else F(argument)
-        else:
-            with torch.autocast(w.device.type, dtype=self.autocast):
-                y = F(argument)
+        before = changes_of(argument)
+        try:
+            if self.autocast is None:
+                y = F.call(argument, *F.conditions) if F.mix is None else F(argument)
+            else:
+                with torch.autocast(w.device.type, dtype=self.autocast):
+                    y = F(argument)
+        except RuntimeError as error:
+            explain(error, F, argument)
+            raise
+        if changes_of(argument) != before:
+            raise change_error()
         return y if isinstance(y, Tensor) and y.shape == w.shape and y.dtype == w.dtype else self._checked(y, w)
 
     def _checked(self, y: object, w: Tensor) -> Tensor:

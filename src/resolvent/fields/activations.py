@@ -94,7 +94,10 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def derivative_of(activation: nn.Module) -> Derivative | None:
-    """s'(x) as a function (activation, x, y) of x and y = s(x); None if it is not known."""
+    """s'(x) as a function (activation, x, y) of x and y = s(x); None if it is not known, or if x is needed but is
+    overwritten by y."""
+    if getattr(activation, "inplace", False) and type(activation) is not nn.ReLU:
+        return None
     if not isinstance(activation, Rescaled):
         return _DERIVATIVES.get(type(activation))
     inner = derivative_of(activation.activation)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.equation.function import Function, VectorField, as_vector_field
+from resolvent.equation.in_place import unchanged
 from resolvent.equation.linear_part import LinearPart, as_linear_part
 from resolvent.equation.linearization import evaluate_with_matrix
 from resolvent.equation.modes import without_inference_tensors
@@ -43,7 +44,8 @@ class Flow:
         self.evaluations += 1
         flat = len(self.shape) == 1
         state = y if flat else y.reshape(-1, *self.shape)
-        image = self.field.call(t if t.dtype == y.dtype else t.to(y.dtype), state)
+        time = t if t.dtype == y.dtype else t.to(y.dtype)
+        image = unchanged(partial(self.field.call, time), state, name="field")
         if not isinstance(image, Tensor) or image.shape != state.shape:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             raise ValueError(

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.equation.function import Function, VectorField, as_vector_field
+from resolvent.equation.in_place import change_error, changes_of, explain
 from resolvent.equation.mixing import MatrixMixing
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.solution import Solution
@@ -67,7 +68,15 @@ class Interval:
 
     def evaluate(self, c: Number, y: Tensor) -> Tensor:
         """F at the fraction c of the interval."""
-        return self.field(self.time(c), y)
+        t, before = self.time(c), changes_of(y)
+        try:
+            image = self.field(t, y)
+        except RuntimeError as error:
+            explain(error, partial(self.field, t), y)
+            raise
+        if changes_of(y) != before:
+            raise change_error()
+        return image
 
     def resolve(
         self,
