@@ -12,10 +12,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 # Files, depth, files to the field, depth of the field, functions between the solver and the field.
 LIMITS = {
-    'rs.Autonomous(module), mode="auto"': (41, 12, 9, 12, 2),
-    'rs.fields.MLP, mode="auto"': (37, 12, 8, 11, 1),
-    'rs.Autonomous(module), mode="sequential"': (34, 12, 11, 12, 2),
-    'rs.fields.MLP, mode="sequential"': (31, 12, 10, 11, 1),
+    'rs.Autonomous(module), mode="auto"': (44, 12, 10, 12, 2),
+    'rs.fields.MLP, mode="auto"': (40, 12, 9, 11, 1),
+    'rs.Autonomous(module), mode="sequential"': (37, 12, 12, 12, 2),
+    'rs.fields.MLP, mode="sequential"': (34, 12, 11, 11, 1),
 }
 
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import resolvent as rs
-from resolvent.equation.layout import memory_format
-from resolvent.equation.norms import dot, length, power_of_two, rms
+from resolvent.equation.norms import dot, length, memory_format, power_of_two, rms
 
 IMAGES = (3, 4, 5, 6)
 VOLUMES = (2, 3, 4, 5, 6)

@@ -13,7 +13,7 @@ from resolvent.blocks.recompute import run
 from resolvent.blocks.reconstruction import Reconstruction
 from resolvent.equation.adjoint import UnrolledAdjoint
 from resolvent.equation.failure import Mask
-from resolvent.equation.layout import memory_format
+from resolvent.equation.norms import memory_format
 from resolvent.equation.torch_func import transforming
 from resolvent.schemes.scheme import Step
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from resolvent.equation.layout import memory_format
-from resolvent.equation.norms import flat, length, products
+from resolvent.equation.norms import flat, length, memory_format, products
 
 # Added to the diagonal of the normal equations, whose other entries there are one, in units of rounding.
 _REGULARIZATION = 10.0

@@ -18,11 +18,10 @@ from resolvent.equation.fixed_point import sums_in_double
 from resolvent.equation.function import Function
 from resolvent.equation.gradients import Closed, LastProduct
 from resolvent.equation.implicit_function import InverseMap, apply_inverse
-from resolvent.equation.layout import memory_format
 from resolvent.equation.linear import LinearProblem
 from resolvent.equation.linear_part import LinearPart
 from resolvent.equation.linearization import Linearization
-from resolvent.equation.norms import extremes, length, per_sample, power_of_two
+from resolvent.equation.norms import extremes, length, memory_format, per_sample, power_of_two
 from resolvent.equation.options import SolveOptions
 from resolvent.equation.problem import NonlinearProblem, changed, full_precision
 from resolvent.equation.solution import Solution, Work

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from resolvent.equation.convergence import Convergence
 from resolvent.equation.directions import MEMORY, Directions
-from resolvent.equation.layout import memory_format
+from resolvent.equation.norms import memory_format
 from resolvent.equation.problem import Problem
 from resolvent.equation.solution import Status
 from resolvent.equation.torch_func import transforming

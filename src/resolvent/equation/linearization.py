@@ -8,7 +8,7 @@ from torch import Tensor
 
 from resolvent.equation.evaluation import Evaluation, graph_start
 from resolvent.equation.function import ROWS, value_of, wrong_shape
-from resolvent.equation.in_place import unchanged
+from resolvent.equation.in_place import change_error, changes_of, explain, unchanged
 from resolvent.equation.jacobian import from_rows, gradient
 from resolvent.equation.layer_matrix import coupled_matrix
 from resolvent.equation.matrix import Dense, Matrix
@@ -182,7 +182,15 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
             last.forget()
         with torch.set_grad_enabled(last is not None):
             start = w if last is None else graph_start(w)
-            image, jacobian = unchanged(known, start if mix is None else F.flatten(start), *single.conditions)
+            point = start if mix is None else F.flatten(start)
+            before = changes_of(point)
+            try:
+                image, jacobian = known(point, *single.conditions)
+            except RuntimeError as error:
+                explain(error, lambda w: known(w, *single.conditions), point)
+                raise
+            if changes_of(point) != before:
+                raise change_error()
             if mix is not None:
                 image = mix(F.rows_of(w, image))
             elif image.shape != w.shape:

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.equation.layout import in_columns
+from resolvent.equation.norms import in_columns
 from resolvent.equation.torch_func import outside_inference, transforming
 
 # A product with the matrix of layers is faster than running sums from so many numbers in a row on, if it takes so many

@@ -1,16 +1,32 @@
-"""Norms, products and shapes per sample: every function treats each row of a batch (batch, *shape) alone."""
+"""Norms, products, shapes and memory layouts: every function treats each row of a batch (batch, *shape) alone."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from resolvent.equation.layout import in_columns
 from resolvent.equation.torch_func import transforming
 
 # Below this many numbers `where` is cheaper than testing `all()`.
 _MIN_SIZE_TO_TEST = 1 << 12
 _MOST_AS_COLUMN = 16
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def in_columns(x: Tensor) -> bool:
+    """Whether (batch, rows, k) is stored with samples as columns, see `resolvent.equation.mixing`; the rows may be one
+    that is expanded."""
+    # The first test decides in most cases.
+    columns = x.stride(0) == 1 and x.dim() == 3 and x.shape[0] > 1 and x.stride(1) in (0, x.shape[0])
+    return columns and not transforming()
+
+
+def memory_format(x: Tensor) -> torch.memory_format | None:
+    """The format in which x is contiguous, with one sample after the other; None if there is none."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    images = _CHANNELS_LAST.get(x.dim())
+    return images if images is not None and x.is_contiguous(memory_format=images) else None
 
 
 def take(x: Tensor, samples: Tensor) -> Tensor:
@@ -38,19 +54,15 @@ def flat(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
-def _entries(x: Tensor) -> tuple[Tensor, int | tuple[int, ...]]:
-    """x, and the dimensions of the entries of a sample. It is not copied, so that a layout such as channels last, which
-    `flat` would undo, costs nothing."""
-    return (flat(x), 1) if x.dim() < 3 else (x, tuple(range(1, x.dim())))
-
-
 def length(x: Tensor) -> Tensor:
     """The l2 norm of each sample: (batch, *shape) to (batch,)."""
+    if x.dim() == 2:
+        return torch.linalg.vector_norm(x, dim=1)
     if in_columns(x) and not torch.is_grad_enabled():
         columns = x.permute(2, 1, 0).flatten(0, 1)
         return (columns * columns).sum(0).sqrt()  # A norm over the first dimension takes forty times as long.
-    x, entries = _entries(x)
-    return torch.linalg.vector_norm(x, dim=entries)
+    # Not of `flat(x)`, which copies a state that is laid out with channels last.
+    return x.abs() if x.dim() == 1 else torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())))
 
 
 def row_lengths(x: Tensor) -> Tensor:
@@ -77,8 +89,8 @@ def extremes(x: Tensor) -> tuple[float, float]:
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each sample: (batch,)."""
-    product, entries = _entries(x * y)
-    return product.sum(entries)
+    product = x * y
+    return product if x.dim() == 1 else product.sum(tuple(range(1, x.dim())))
 
 
 def products(rows: Tensor, vector: Tensor) -> Tensor:
@@ -112,8 +124,8 @@ def select(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 def power_of_two(x: Tensor) -> Tensor:
     """(batch,), the powers of two just below the largest entry of each sample: to divide by them does not round."""
-    size, entries = _entries(x.abs())
-    largest = size.amax(entries)
+    size = x.abs()
+    largest = size if x.dim() == 1 else size.amax(tuple(range(1, x.dim())))
     kind = torch.finfo(x.dtype)
     return torch.exp2(torch.floor(torch.log2(largest.clamp(kind.tiny, kind.max))))
 

@@ -31,10 +31,9 @@ LOOSE = rs.ImplicitAdjoint(solver=rs.GMRES(), stopping=rs.Stopping(rtol=0.5))
 @pytest.mark.parametrize("adjoint", [rs.OneStepAdjoint(), LOOSE])
 def test_gradients_are_exact(adjoint: Adjoint) -> None:
     case = patterns(5)
-    sloppy = theta_network(1.0, solver=rs.Picard(), stopping=rs.Stopping(rtol=0.3), adjoint=adjoint)
-    with torch.no_grad():
-        for parameter in sloppy.parameters():
-            parameter.mul_(2)  # With small slopes even one step gives a good gradient.
+    # A guess that is given may be accepted as it is.
+    stopping = rs.Stopping(rtol=0.3)
+    sloppy = theta_network(1.0, solver=rs.Picard(), stopping=stopping, adjoint=adjoint, guess="previous")
     exact = theta_network(1.0, **EXACT)
     exact.load_state_dict(sloppy.state_dict())
     expected = gradient(exact, *case)
