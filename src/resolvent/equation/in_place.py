@@ -17,10 +17,13 @@ T = TypeVar("T")
 
 def changes_of(x: Tensor) -> int:
     """How often x, or a view of it, was changed in place. Tensors made in inference mode do not count."""
-    if transforming():  # What stands for a tensor in a transform does not count, either.
+    if not transforming():
+        return 0 if x.is_inference() else x._version
+    # What stands for a tensor in a transform does not count. Modes that record which tensors F uses must not see it.
+    with torch._C.DisableTorchFunction():
         while is_functorch_wrapped_tensor(x):
             x = get_unwrapped(x)
-    return 0 if x.is_inference() else x._version
+        return 0 if x.is_inference() else x._version
 
 
 def change_error(name: str = "F") -> ValueError:
