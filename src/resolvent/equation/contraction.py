@@ -66,7 +66,7 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
             break
         plain = _moved(problem, w, r) if image is None else image
         if step == 2 and attempt.memory:
-            alpha = relaxation(first, w, plain)
+            alpha = relaxation(first, w, plain, norm / measure.first)
             pace.forget_slow(alpha)
         if alpha is not None:
             plain = relaxed_twice(first, w, plain, alpha) if step == 2 else torch.lerp(w, plain, per_sample(alpha, w))

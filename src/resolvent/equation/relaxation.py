@@ -5,7 +5,7 @@ from torch import Tensor
 
 from resolvent.equation.norms import dot, per_sample
 
-# A sample is relaxed if its residual falls by less than this in the first step,
+# A sample may be relaxed if the first step leaves more of its residual than this,
 _SLOW = 0.4
 # if a relaxed step is much shorter, but not by a single stiff direction,
 _SHORTEST, _LONGEST = 0.05, 0.8
@@ -13,7 +13,7 @@ _SHORTEST, _LONGEST = 0.05, 0.8
 _GAIN = 0.7
 
 
-def relaxation(start: Tensor, w: Tensor, image: Tensor) -> Tensor | None:
+def relaxation(start: Tensor, w: Tensor, image: Tensor, ratio: Tensor) -> Tensor | None:
     """alpha in w <- w + alpha f(w), (batch,), 1 for samples that are better without; None if all of them are.
 
     f = g(w) - w is the residual of the fixed point. A field that decays, F(y) = g(y) - k y, has slopes around -k: a
@@ -28,14 +28,17 @@ def relaxation(start: Tensor, w: Tensor, image: Tensor) -> Tensor | None:
         start: the first guess, (batch, *shape).
         w: the iterate after one plain step.
         image: that after two.
+        ratio: (batch,), of the residual after the first step to that before.
     """
+    slow = ratio > _SLOW
+    if not bool(slow.any()):
+        return None
     first, second = w - start, image - w
     before, after, along = dot(first, first), dot(second, second), dot(first, second)
     alpha = before / (before - along)
     # The squared residual after a relaxed step, if F is linear.
     left = (1 - alpha).square() * before + 2 * alpha * (1 - alpha) * along + alpha.square() * after
-    short = (alpha > _SHORTEST) & (alpha < _LONGEST)
-    chosen = short & (after > _SLOW**2 * before) & (left < _GAIN**2 * after)
+    chosen = slow & (alpha > _SHORTEST) & (alpha < _LONGEST) & (left < _GAIN**2 * after)
     return torch.where(chosen, alpha, 1.0) if bool(chosen.any()) else None
 
 
