@@ -232,9 +232,7 @@ class Block(InGraph):
 
     def _check_once(self, x: Tensor, pass_: Pass) -> None:
         """Runs `check_field` on the first call in training mode, if the field is evaluated more than once per layer. On
-        the first call in evaluation mode only a proof is checked.
-
-        """
+        the first call in evaluation mode only a proof is checked."""
         if self._checked or not (self.training or self._may_check_proof(x)) or len(x) < 2 or not can_check(x):
             return
         if pass_.evaluates_again:
