@@ -43,7 +43,8 @@ def kept_bytes(block: Block, x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved.tensor):
         y = block(x)
     gc.collect()
-    reconstruction = getattr(getattr(y.grad_fn, "replay", None), "reconstruction", None)
+    ((node, _),) = y.grad_fn.next_functions if y.grad_fn.name() == "CloneBackward0" else ((y.grad_fn, 0),)
+    reconstruction = getattr(getattr(node, "replay", None), "reconstruction", None)
     marks = reconstruction.marks if reconstruction is not None else ()
     storages = {tensor.untyped_storage() for tensor in (*marks, *(saved.tensor for saved in kept))}
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
