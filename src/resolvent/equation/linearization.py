@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Part of torch's error message when an operation has no second derivative.
 _NOT_TWICE = "is not implemented"
+# The copies of the samples of one part, of which a matrix is made, have so many entries.
+_MOST_ENTRIES = 1 << 22
 
 
 class Linearization:
@@ -217,11 +219,14 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
 
 
 def _parts(rows: Tensor) -> list[slice]:
-    """Parts of a large batch on the CPU."""
+    """Parts of a large batch on the CPU, smaller ones of large states: each entry of a sample takes a copy of it."""
     # A tracer's tensors are of a class of their own. Their size must not decide.
-    if type(rows) is not Tensor or not rows.is_cpu or len(rows) < 2 * ROWS:
+    if type(rows) is not Tensor or not rows.is_cpu:
         return [slice(None)]
-    return [slice(first, first + ROWS) for first in range(0, len(rows), ROWS)]
+    most = min(ROWS, max(1, _MOST_ENTRIES // max(1, rows[:1].numel()) ** 2))
+    if len(rows) < 2 * most:
+        return [slice(None)]
+    return [slice(first, first + most) for first in range(0, len(rows), most)]
 
 
 def evaluate_rows(problem: NonlinearProblem, w: Tensor) -> Tensor:

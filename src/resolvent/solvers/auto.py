@@ -33,6 +33,8 @@ _QUICK_GROUP = Attempt(Picard(), quick=True, lead=6.0)
 _QUICK_GROUP_BACKWARD = Attempt(Picard(), quick=True, rate=0.75, lead=15.0)
 # Newton's method is done after a few steps. Samples that need more are faster by the methods that follow.
 _NEWTON = Attempt(Newton(), 16)
+# Where it works, it does so in a few steps.
+_KRYLOV_BEFORE_MATRIX = Attempt(NewtonKrylov(), 8)
 # Beyond these steps GMRES is faster than Anderson's method in the backward pass.
 _FEW_BACKWARD_STEPS = 40
 # Up to this many unknowns a Newton step costs about as much as one of the fixed point.
@@ -40,8 +42,8 @@ _FEW_UNKNOWNS = 2
 # Up to this many unknowns Newton's method comes early: for a single layer, and for a group of layers, which share one
 # evaluation of all Jacobians.
 _MOST_FOR_EARLY_NEWTON, _MOST_IN_GROUPS = 16, 24
-# Up to this many unknowns the matrix of a sample is made where Anderson's method has not solved it: the slopes of stiff
-# fields, such as diffusion on a grid, are spread over orders of magnitude, too wide for products with few vectors.
+# Up to this many unknowns the matrix of a sample is made where products with vectors have not solved it: the slopes of
+# stiff fields, such as diffusion on a grid, are spread over orders of magnitude, too wide for a few of them.
 _MOST_BY_MATRIX = 512
 
 # By the most unknowns for which they are tried.
@@ -50,7 +52,7 @@ _PLANS: dict[float, tuple[Attempt, ...]] = {
     _MOST_FOR_EARLY_NEWTON: (_QUICK_BEFORE_NEWTON, _NEWTON, *_LAST_DENSE),
     DENSE_LIMIT: (_QUICK_BEFORE_DENSE, _NEWTON, *_LAST_DENSE),
     MOST_DENSE: (_QUICK, Attempt(Anderson()), _NEWTON, *_LAST_DENSE),
-    _MOST_BY_MATRIX: (_QUICK, Attempt(Anderson()), _NEWTON, Attempt(NewtonKrylov()), *_LAST),
+    _MOST_BY_MATRIX: (_QUICK, Attempt(Anderson()), _KRYLOV_BEFORE_MATRIX, _NEWTON, *_LAST),
     MOST_BY_SECANTS: (_QUICK, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
     math.inf: (_QUICK_IF_LARGE, Attempt(Anderson()), Attempt(NewtonKrylov()), *_LAST),
 }
@@ -101,7 +103,7 @@ class Auto(Plan):
     | at most 2   |        | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
     | at most 32  | Picard | Newton   | Homotopy     | PseudoTransient | LBFGS           |       |
     | at most 128 | Picard | Anderson | Newton       | Homotopy        | PseudoTransient | LBFGS |
-    | at most 512 | Picard | Anderson | Newton       | NewtonKrylov    | PseudoTransient | LBFGS |
+    | at most 512 | Picard | Anderson | NewtonKrylov | Newton          | PseudoTransient | LBFGS |
     | more        | Picard | Anderson | NewtonKrylov | PseudoTransient | LBFGS           |       |
 
     Picard keeps the samples that contract. Beyond 16 unknowns slow ones are relaxed, and accelerated by their last
