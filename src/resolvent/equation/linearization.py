@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Part of torch's error message when an operation has no second derivative.
 _NOT_TWICE = "is not implemented"
-# The copies of the samples of one part, of which a matrix is made, have so many entries.
-_MOST_ENTRIES = 1 << 22
+# The most unknowns of a sample for which the batch is stacked: each takes a copy of it, and of all activations.
+_MOST_STACKED = 64
 
 
 class Linearization:
@@ -169,10 +169,12 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
     """F(w) and A = I - tau F'(w) of every sample, in one evaluation.
 
     For a rowwise function the batch is stacked n times, and one backward pass gives all rows of the Jacobian; n is the
-    size of a sample, or of a single row if the function mixes several. Otherwise each row takes one backward pass. For
-    few unknowns both are several times faster than `vmap(jacfwd(F))`, which is dominated by overhead in eager mode.
+    size of a sample, or of a single row if the function mixes several. Otherwise, and for larger samples, each row
+    takes one backward pass. For few unknowns both are several times faster than `vmap(jacfwd(F))`, which is dominated
+    by overhead in eager mode.
     """
-    if torch.is_grad_enabled() or transforming() or not problem.rowwise:
+    large = problem.function.mix is None and problem.size > _MOST_STACKED
+    if torch.is_grad_enabled() or transforming() or not problem.rowwise or large:
         return _in_general(problem, w)
     F, single = problem.function, problem.function.single_rows
     mix, known = F.mix, single.value_and_jacobian
@@ -219,14 +221,11 @@ def evaluate_with_matrix(problem: NonlinearProblem, w: Tensor) -> tuple[Tensor, 
 
 
 def _parts(rows: Tensor) -> list[slice]:
-    """Parts of a large batch on the CPU, smaller ones of large states: each entry of a sample takes a copy of it."""
+    """Parts of a large batch on the CPU."""
     # A tracer's tensors are of a class of their own. Their size must not decide.
-    if type(rows) is not Tensor or not rows.is_cpu:
+    if type(rows) is not Tensor or not rows.is_cpu or len(rows) < 2 * ROWS:
         return [slice(None)]
-    most = min(ROWS, max(1, _MOST_ENTRIES // max(1, rows[:1].numel()) ** 2))
-    if len(rows) < 2 * most:
-        return [slice(None)]
-    return [slice(first, first + most) for first in range(0, len(rows), most)]
+    return [slice(first, first + ROWS) for first in range(0, len(rows), ROWS)]
 
 
 def evaluate_rows(problem: NonlinearProblem, w: Tensor) -> Tensor:
