@@ -96,10 +96,11 @@ def is_activation(module: nn.Module) -> bool:
 def derivative_of(activation: nn.Module) -> Derivative | None:
     """s'(x) as a function (activation, x, y) of x and y = s(x); None if it is not known, or if x is needed but is
     overwritten by y."""
-    if getattr(activation, "inplace", False) and type(activation) is not nn.ReLU:
-        return None
     if not isinstance(activation, Rescaled):
-        return _DERIVATIVES.get(type(activation))
+        found = _DERIVATIVES.get(type(activation))
+        # Asking a module for an attribute that it does not have takes as long as all else here.
+        overwrites = found is not None and vars(activation).get("inplace", False) and type(activation) is not nn.ReLU
+        return None if overwrites else found
     inner = derivative_of(activation.activation)
     if inner is None:
         return None
