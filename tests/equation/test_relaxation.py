@@ -111,3 +111,15 @@ def test_a_sample_does_not_depend_on_the_others(unknowns: int) -> None:
         alone = solved(slice(n, n + 1))
         torch.testing.assert_close(alone.value[0], together.value[n], rtol=1e-11, atol=1e-11)
         assert alone.steps.item() == together.steps[n].item()
+
+
+def test_an_acceleration_remembers_steps_of_the_relaxed_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where the second step leads, which makes up for the first."""
+    noted: list[tuple[Tensor, Tensor]] = []
+    monkeypatch.setattr("resolvent.equation.acceleration.Acceleration.note", lambda _, *pair: noted.append(pair))
+    slopes, b = torch.linspace(-3.0, -1.0, 40), torch.randn(2, 40)
+    rs.resolve(lambda w: slopes * w, b, 1.0)
+    w, image = noted[1]
+    alpha = (image - w) / (b + slopes * w - w)
+    torch.testing.assert_close(alpha, alpha[:, :1].expand_as(alpha))
+    assert (alpha < 0.8).all()

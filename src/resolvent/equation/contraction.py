@@ -64,13 +64,14 @@ def contract(problem: Problem, attempt: Attempt, stopping: StoppingRule, w: Tens
     for step in range(1, 1 + (stopping.limit or attempt.max_steps or attempt.solver.max_steps)):
         if pace.done:
             break
-        plain = _moved(problem, w, r) if image is None else image
+        plain = moved = _moved(problem, w, r) if image is None else image
         if step == 2 and attempt.memory:
             alpha = relaxation(first, w, plain, norm / measure.first)
             pace.forget_slow(alpha)
         if alpha is not None:
-            plain = relaxed_twice(first, w, plain, alpha) if step == 2 else torch.lerp(w, plain, per_sample(alpha, w))
-        moved = plain
+            # The image of the relaxed map is what an acceleration has to remember, also where the step leads elsewhere.
+            relaxed = torch.lerp(w, plain, per_sample(alpha, w))
+            moved, plain = relaxed_twice(first, w, plain, alpha) if step == 2 else relaxed, relaxed
         if step >= secants_from and not pace.all_slow:
             moved = secants.next(plain - w if image is None or alpha is not None else r, plain)
         if attempt.memory and pace.slow is not None:
